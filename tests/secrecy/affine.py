@@ -1,21 +1,17 @@
 """What a coalition sees, as affine spaces over F_q, computed with the real code of the package.
 
-The claim. User n has an input W_n: a support and values, which in `moments` are never zero;
-TopK(W_n) is the vector with the values at the support. A coalition C of at most T users must learn
-nothing but the sum: the law of its view, given all inputs, depends only on the inputs of C and on
-the sum over U1 of TopK(W_n). This is the paper's security constraint, I(inputs; view | sum, inputs
-of C) = 0, for all laws of the inputs at once.
+The claim. User n has an input W_n: a support and values; TopK(W_n) is the vector with the values at
+the support. A coalition C of at most T users must learn nothing but the sum: the law of its view,
+given all inputs, depends only on the inputs of C and on the sum over U1 of TopK(W_n). This is the
+paper's security constraint, I(inputs; view | sum, inputs of C) = 0, for all laws of the inputs at
+once.
 
 The view of C, for U2 within U1, is
     what the users of C drew themselves,
-    S_m, the shares of every honest user m, dropped out or not, at the points alpha_c, c in C: f and
-        h, or g
-    (where user c has a seed, the symbols that follow from it, which are its share),
+    S_m, the shares f and h of every honest user m, dropped out or not, at alpha_c for c in C,
     X_m of every user,
     Y_n, n in U2, the sum over m in U1 of G_m(alpha_n), where G_m are the terms of the entries of
-        X_m;
-    and in a session of `moments` with spare answers Y_n twice, with two D: as asked for, and as the
-        fallback.
+        X_m.
 It is a little more than the paper's, which has X_m for m in U1 only: here, the X of a user that
 dropped out may have been heard. The paper's view, and that of a smaller U2, is a function of it.
 What C drew itself is fixed; its own terms in Y are then a known constant, and left out.
@@ -24,15 +20,14 @@ Parts. Users draw independently, and S_m, X_m, G_m are functions of what m alone
 the view is put together from independent *parts* (S_m, X_m, G_m): the S side by side, the G added
 up.
 
-Affine. An honest user draws a *place*, and unknowns that are uniform over F_q. In `permutation`,
-the place is pi, and the unknowns are masks r, noise z for f and z~ for h. In `moments`, the place
-is the s and rho of all picks, and the unknowns are the noise z. Fix the place. Then the shares are
-affine in the unknowns; the indices of X are constant, and its values x affine in r, or constant;
-and G is linear in the shares, and affine in x. Fix x, too. This confines r to an affine space (used
-masks are x - w), leaves the unknowns uniform on it, and makes (S, G) an affine function: given W_m,
-the place and X_m, the pair (S_m, G_m) is *uniform on an affine space* A(place, W_m, X_m). Given W_m
-and X_m alone, it is a mixture of these, one for every place that leads from W_m to X_m, with the
-weight q^-(rank of r -> x) / #places each.
+Affine. An honest user draws a *place*, its permutation pi, and unknowns that are uniform over F_q:
+masks r, noise z for f and z~ for h. Fix the place. Then the shares are affine in the unknowns; the
+indices of X are constant, and its values x affine in r; and G is linear in the shares, and affine
+in x. Fix x, too. This confines r to an affine space (used masks are x - w), leaves the unknowns
+uniform on it, and makes (S, G) an affine function: given W_m, the place and X_m, the pair (S_m,
+G_m) is *uniform on an affine space* A(place, W_m, X_m). Given W_m and X_m alone, it is a mixture of
+these, one for every place that leads from W_m to X_m, with the weight q^-(rank of r -> x) / #places
+each.
 
 Comparing (`compare`). Take two assignments of honest inputs with the same sum, and a broadcast
 (X_m)_m. Under each, the view is a mixture of sums of parts: a multiset of affine spaces, each in
@@ -53,10 +48,10 @@ Then the view, given X, is uniform on the sum of the A_0(X_m), shifted by (0, La
 of the TopK(W_m)): the constraint holds, for all joint inputs, all joint broadcasts, and all U2
 within U1. So it is enough to go through the parts one by one. (This is sufficient; it is not
 necessary. `certify` shows that the constraint holds, `compare` that it fails.) Y stands here for
-the answers of all N users, for every |U1| and with every D, side by side: what holds of all of them
+the answers of all N users, for every |U1|, side by side: what holds of all of them
 holds of those for one U1.
 
-All x at once (`Shear`, for `permutation`). Let entry i of X name row i, and H_i add x_i times row i
+All x at once (`Shear`). Let entry i of X name row i, and H_i add x_i times row i
 of f to row i of h. If
     deal(r + x_i, z, z~ + x_i z, in row i) = H_i deal(r, z, z~),         and         terms_x H =
         terms_0,
@@ -64,26 +59,17 @@ then for x in place of 0 the unknowns and the shares S are sheared, both by inve
 depend on x alone, and G is not changed: what holds of the parts for x = 0 holds for every x. Both
 identities are affine in each x_i, and compared as tables.
 
-Pick by pick (`certify_picks`, for `moments`). Here all s, rho, coordinates and values, and so all
-X, are gone through. If entry i of X, row i of the shares and what it adds to Y depend on nothing
-that belongs to another pick, then a part is a sum of independent parts, one for each pick, as the
-view is one of users; and it is enough to have the claim for every pick. For the smallest
-parameters, the picks of a user are also checked together: every joint place with every joint input.
-
 What is measured. Nothing is computed from the formulas of the scheme: draw_secret, deal (so
 share_chunks), mask and answer_chunks run with a source of randomness that gives chosen values
-(`Tape`), and their affine maps are read off at zero and the unit vectors. That they are affine,
-that parts add up, and (where picks are not taken together) that picks do not depend on each other,
-is then tried at further points at random: the one thing here that is sampled. Places are enumerated
-as the code asks for them: all values below the bound it names, all orders of the keys that make a
-permutation. That streams with different labels are independent and integers() uniform is the
-contract of `Randomness`, and tested there. A label asked for twice gives the same values twice, as
-with the cipher.
+(`Tape`), and their affine maps are read off at zero and the unit vectors. That they are affine, and
+that parts add up, is then tried at further points at random: the one thing here that is sampled.
+Places are enumerated as the code asks for them: all values below the bound it names, all orders of
+the keys that make a permutation. That streams with different labels are independent and integers()
+uniform is the contract of `Randomness`, and tested there. A label asked for twice gives the same
+values twice, as with the cipher.
 
 A user that deals or masks does not know who it is, so one table serves for all; what differs is the
-points alpha_n, and the table has them all. A user that answers knows it, and has its own tables.
-Where shares are dealt by seeds, the dealer decides who gets one: then every dealer has tables of
-its own, and Lambda must be the same for all.
+points alpha_n, and the table has them all.
 
 `sketch` has no places and is linear in everything: see `linear`.
 """
@@ -111,11 +97,10 @@ class Undecided(AssertionError):
 
 
 class Answered(NamedTuple):
-    """Y of `u2` for the survivors `u1`, in the first place or as the fallback."""
+    """Y of `u2` for the survivors `u1`."""
 
     u1: tuple[int, ...]
     u2: tuple[int, ...]
-    fallback: bool = False
 
 
 @dataclass(frozen=True)
@@ -129,7 +114,7 @@ class View:
         return [m for m in lab.users if m not in self.coalition]
 
     def part(self, m: int) -> PartView:
-        questions = [Question(len(u1), m in u1, fallback, u2) for u1, u2, fallback in self.answered]
+        questions = [Question(len(u1), m in u1, u2) for u1, u2 in self.answered]
         return PartView(self.coalition, tuple(questions))
 
 
@@ -139,13 +124,10 @@ def view_of(
     u1: Iterable[int] | None = None,
     u2: Iterable[int] | None = None,
 ) -> View:
-    """The view of one round. U2 answers; with spare answers, U1 does, and then U2 does so again."""
+    """The view of one round, in which U2 answers."""
     u1 = tuple(lab.users if u1 is None else u1)
     u2 = tuple(u1 if u2 is None else u2)
-    answered = (
-        (Answered(u1, u2),) if lab.p.spare is None else (Answered(u1, u1), Answered(u1, u2, True))
-    )
-    return View(tuple(coalition), answered)
+    return View(tuple(coalition), (Answered(u1, u2),))
 
 
 MaskedInputs = Mapping[int, Input]  # of honest users
@@ -164,9 +146,7 @@ class Joint:
 
     def law(self, inputs: MaskedInputs, heard: Heard) -> Law:
         """The law of the view and this broadcast, given the inputs."""
-        laws = [
-            self.lab.of(m).part_law(self.view.part(m), inputs[m], heard[m]) for m in self.honest
-        ]
+        laws = [self.lab.part_law(self.view.part(m), inputs[m], heard[m]) for m in self.honest]
         law: Law = {}
         for chosen in product(*(part.items() for part in laws)):
             space = self._sum([space for space, _ in chosen])
@@ -195,7 +175,7 @@ class Joint:
     def sum(self, inputs: MaskedInputs) -> bytes:
         """What the coalition may know of the honest inputs: the sum over the (first) U1 that is
         answered."""
-        total = np.zeros(self.lab.coordinates, dtype=np.int64)
+        total = np.zeros(self.lab.p.length, dtype=np.int64)
         for m in self.honest:
             if m in self.view.answered[0].u1:
                 total += self.lab.top_k(inputs[m])

@@ -4,16 +4,14 @@ argument."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
-from itertools import product
 
 import numpy as np
 from fq import AffineSpace, Array, Basis, times
 from lab import Broadcast, Input, Lab, PartView, Place, Support, Values, with_offset
 
 Coalition = tuple[int, ...]
-Unit = tuple[int, ...]  # entries of X, or picks, that are checked together
 
 
 class NotCertified(AssertionError):
@@ -32,27 +30,23 @@ class Reference:
         self.coalition = coalition
         self.view = PartView(coalition, lab.every_question)
         shares = len(lab.users) * lab.share
-        answers = len(lab.users) * sum(
-            lab.answer(size, kind) for size, _, kind, _ in lab.every_question
-        )
+        answers = len(lab.users) * sum(lab.answer(size) for size, *_ in lab.every_question)
         held = [np.arange((c - 1) * lab.share, c * lab.share) for c in coalition]
         self.rows = np.concatenate([*held, np.arange(shares, shares + answers)])
         self._shares = len(self.rows) - answers
-        self._spaces: dict[tuple[int, Unit, Broadcast], AffineSpace] = {}  # A_0 of a dealer
+        self._spaces: dict[Broadcast, AffineSpace] = {}  # A_0
         self._columns: dict[int, Array] = {}  # of Lambda
 
-    def check(
-        self, heard: Broadcast, unit: Unit, inputs: list[Input], images: Array, noise: Basis
-    ) -> None:
-        """Compare the parts that inputs lead to, which differ in some entries, with each other and
-        with those before. images: an offset for each input, and directions besides those of the
-        noise."""
+    def check(self, heard: Broadcast, inputs: list[Input], images: Array, noise: Basis) -> None:
+        """Compare the parts that inputs lead to, nothing and the units of one support, with each
+        other and with those before. images: an offset for each input, and directions besides those
+        of the noise."""
         q = self.lab.q
         count = len(inputs)
         seen = images[:, self.rows]
         basis, reduced = self.lab.canonical(noise, seen[count:], seen[:count])
         for given, row in zip(inputs, reduced, strict=True):
-            for i in unit:
+            for i in range(self.lab.c.entries):
                 if given.support[i] not in self._columns:
                     more = (*given.values[:i], given.values[i] + 1, *given.values[i + 1 :])
                     shift = (reduced[inputs.index(Input(given.support, more))] - row) % q
@@ -60,7 +54,7 @@ class Reference:
                         raise NotCertified(f"{self.coalition} has shares that the input moves")
                     self._columns[given.support[i]] = shift
         summed = np.zeros_like(reduced)
-        for i in unit:
+        for i in range(self.lab.c.entries):
             values = np.array([given.values[i] for given in inputs])
             summed += values[:, None] * np.stack(
                 [self._columns[given.support[i]] for given in inputs]
@@ -69,26 +63,17 @@ class Reference:
         if np.any(rest != rest[0]):
             raise NotCertified(f"{self.coalition} sees more than the sum")
         space = AffineSpace.of(basis, rest[0])
-        if self._spaces.setdefault((self.lab.dealer, unit, heard), space) != space:
+        if self._spaces.setdefault(heard, space) != space:
             raise NotCertified(f"{self.coalition} can tell places apart")
 
 
-def certify(lab: Lab, coalitions: Sequence[Coalition]) -> int:
-    """Check the claim for all inputs, places and X, and return how many affine spaces were
-    compared."""
-    return certify_picks(lab, coalitions) if lab.moments else certify_masks(lab, coalitions)
-
-
-# permutation
-
-
-def certify_masks(
+def certify(
     lab: Lab,
     coalitions: Sequence[Coalition],
     xs: Sequence[Values] | None = None,
     supports: Sequence[Support] | None = None,
 ) -> int:
-    """Check the claim for `permutation`.
+    """Check the claim, and return how many affine spaces were compared.
 
     It goes through all supports (or those given) and all places; all values of the input, since
     everything is affine in them; all x, by the shear, or those given; the coalitions; and the
@@ -123,7 +108,7 @@ def certify_masks(
                 images = times(lab.part_map(everybody, columns, heard), directions, q).T
                 for reference in references:
                     basis = lab.noise_basis(reference.view, noise, heard)
-                    reference.check(heard, tuple(range(entries)), inputs, images, basis)
+                    reference.check(heard, inputs, images, basis)
         counts.add(frozenset(count.items()))
     if len(counts) != 1:
         raise NotCertified("the indices of X depend on the support")
@@ -175,8 +160,8 @@ class Shear:
 
     def _of_terms(self, rows: tuple[int, ...]) -> bool:
         """What x_i adds is what row i of h takes away, and it is row i of f that it multiplies."""
-        for (survivors, _, fallback, _), user in product(self.lab.every_question, self.lab.users):
-            table = self.lab.terms(rows, survivors, fallback, user)
+        for survivors, *_ in self.lab.every_question:
+            table = self.lab.terms(rows, survivors)
             terms = table.reshape(*table.shape[:2], *self.shape[1:])
             expected = np.zeros_like(terms[1:])
             for i, row in enumerate(rows):
@@ -184,122 +169,3 @@ class Shear:
             if not np.array_equal(terms[1:], expected):
                 return False
         return True
-
-
-# moments
-
-
-def certify_picks(lab: Lab, coalitions: Sequence[Coalition], *, together: bool = False) -> int:
-    """Check the claim for `moments`.
-
-    It goes through all s and rho, all coordinates and values, so all X; the coalitions; and the
-    answers of all N users, for every |U1|, with both D. It does so pick by pick, which is enough if
-    picks do not depend on each other: that is tried. Or together, through everything that all picks
-    of a user can be at once.
-    """
-    references = [Reference(lab, coalition) for coalition in coalitions]
-    picks = tuple(range(lab.c.rows))
-    compared = 0
-    for dealer in lab.dealers:
-        own = lab.of(dealer)
-        before = own.spaces
-        if not together:
-            try_picks(own)
-        # what users deal to themselves they know anyway
-        seen = [r for r in references if len(lab.dealers) == 1 or dealer not in r.coalition]
-        for reference in seen:
-            reference.lab = own
-        for unit in [picks] if together else [(i,) for i in picks]:
-            _certify_unit(own, seen, unit)
-        compared += own.spaces - before
-    return compared
-
-
-def _certify_unit(lab: Lab, references: list[Reference], unit: Unit) -> None:
-    """Check the claim for these picks of a user; the others have a first place and a first
-    input."""
-    leads: dict[Broadcast, tuple[list[Input], list[Place]]] = {}
-    counts: set[frozenset[tuple[Broadcast, int]]] = set()
-    slots = enumerate(lab.place_bounds)  # of every pick in turn: all rho, then all s
-    places = list(
-        product(*(bounds if j % lab.c.rows in unit else bounds[:1] for j, bounds in slots))
-    )
-    for given in inputs_of(lab, unit):
-        count: Counter[Broadcast] = Counter()
-        for place in places:
-            heard = lab.heard(place, given)
-            count[heard] += 1
-            inputs, origins = leads.setdefault(heard, ([], []))
-            inputs.append(given)
-            origins.append(place)
-        counts.add(frozenset(count.items()))
-    if len(counts) != 1:
-        raise NotCertified("X depends on the input")
-    columns = {place: columns_of(lab, place, unit) for place in places}
-    noise = columns[places[0]][..., 1:]
-    if any(not np.array_equal(table[..., 1:], noise) for table in columns.values()):
-        raise NotCertified("the noise depends on the place")
-    everybody = PartView(lab.users, lab.every_question)
-    for heard, (inputs, origins) in leads.items():
-        offsets = np.stack([columns[place][..., 0] for place in origins], axis=-1)
-        images = lab.part_map(everybody, np.concatenate([offsets, noise], axis=-1), heard).T
-        for reference in references:
-            basis = lab.algebra.basis(images[len(inputs) :, reference.rows])
-            reference.check(heard, unit, inputs, images[: len(inputs)], basis)
-
-
-def inputs_of(lab: Lab, unit: Unit) -> Iterator[Input]:
-    """All inputs that differ in these picks: any coordinate of the bucket, and any value."""
-    coordinates = [lab.coordinates_of(i) for i in range(lab.c.rows)]
-    supports = product(*(each if i in unit else each[:1] for i, each in enumerate(coordinates)))
-    values = [lab.values if i in unit else lab.values[:1] for i in range(lab.c.rows)]
-    return (Input(support, chosen) for support in supports for chosen in product(*values))
-
-
-def columns_of(lab: Lab, place: Place, unit: Unit) -> Array:
-    """Offset and noise of the rows of these picks, (N, share, 1 + noise); the other rows are
-    zero."""
-    offset, noise = lab.shares(place)
-    columns = np.concatenate([offset, lab.noise_columns(noise)], axis=-1)
-    table = columns.reshape(lab.p.users, *lab.share_shape, -1)
-    table[:, :, [i for i in range(lab.c.rows) if i not in unit]] = 0
-    return columns
-
-
-def try_picks(lab: Lab, tries: int = 20, images: int = 2) -> None:
-    """Try at random places and inputs that nothing of a pick depends on the others: not its entry
-    of X, nor its row of the shares, nor what that adds to Y; and that every unknown of the noise
-    moves one row."""
-    rng = np.random.default_rng(lab.share)
-    everybody = PartView(lab.users, lab.every_question)
-    picks = range(lab.c.rows)
-    ranges = [lab.place_bounds, [lab.coordinates_of(i) for i in picks], [lab.values] * lab.c.rows]
-
-    def image(place: Place, heard: Broadcast, unit: Unit) -> Array:
-        return lab.part_map(everybody, columns_of(lab, place, unit), heard)
-
-    for attempt in range(tries):
-        drawn = [[int(rng.choice(bounds)) for bounds in each] for each in ranges]
-        place, support, values = map(tuple, drawn)
-        heard = lab.heard(place, Input(support, values))
-        parts = []
-        for i in picks:
-            # everything that belongs to another pick is the first of its range
-            alone = [
-                [
-                    v if j % lab.c.rows == i else bounds[0]
-                    for j, (v, bounds) in enumerate(zip(each, of, strict=True))
-                ]
-                for each, of in zip(drawn, ranges, strict=True)
-            ]
-            place_i, support_i, values_i = map(tuple, alone)
-            x = lab.heard(place_i, Input(support_i, values_i))
-            if (x.index[i], x.values[i]) != (heard.index[i], heard.values[i]):
-                raise NotCertified("an entry of X depends on another pick")
-            parts += [image(place_i, x, (i,))] if attempt < images else []
-        if parts and np.any((image(place, heard, tuple(picks)) - sum(parts)) % lab.q):
-            raise NotCertified("a row of the shares, or of Y, depends on another pick")
-        if parts and np.any(
-            np.count_nonzero([np.any(part[:, 1:], axis=0) for part in parts], axis=0) > 1
-        ):
-            raise NotCertified("picks share their noise")

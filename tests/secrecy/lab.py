@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from fq import Affine, AffineSpace, Array, Basis, Elimination, Law, NotAffine, affine_map, times
 
+from topk_secagg.algebra.field import stored_type
 from topk_secagg.algebra.randomness import Randomness
 from topk_secagg.protocol import deal as dealing
 from topk_secagg.protocol.constructions import construction
@@ -91,7 +92,7 @@ class Tape(Randomness):
 
     def fill(self, out: npt.NDArray[np.uint8]) -> None:
         if self._bytes is None and self.field is not None:
-            word = np.dtype("<u2" if self.field < 2**16 else "<u4")
+            word = stored_type(self.field)
             self._bytes = self._next(self.field, out.size // word.itemsize).astype(word)
             self._bytes = self._bytes.view(np.uint8)
         if self._bytes is None or self._bytes.size != out.size:
@@ -100,7 +101,7 @@ class Tape(Randomness):
         self._bytes = None
 
     def integers(self, bound: int, out: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-        word = "<u2" if bound < 2**16 else "<u4"
+        word = stored_type(bound)
         self._bytes = self._next(bound, out.size).astype(word).view(np.uint8)
         return super().integers(bound, out)
 
@@ -187,12 +188,10 @@ class Masking(NamedTuple):
 
 class Question(NamedTuple):
     """What users answer, as one user's part has it: for how many survivors, whether it is among
-    them, whether as the fallback, and who answers. Where the user is not among the survivors, it
-    adds nothing."""
+    them, and who answers. Where the user is not among the survivors, it adds nothing."""
 
     survivors: int
     member: bool
-    fallback: bool
     answering: tuple[int, ...]
 
 
@@ -208,14 +207,11 @@ Tamper = Callable[[Randomness], Randomness]
 
 
 class Lab:
-    """One set of parameters, and the package's maps under it: every user's, since none knows whose
-    it is.
+    """One set of parameters of `permutation`, and the package's maps under it: every user's, since
+    none knows whose it is.
 
-    Where shares are dealt by seeds, it depends on the dealer who gets one: `of` has a lab for each.
-
-    A *place* is everything a user draws that is not uniform over the field: its permutation, or the
-    places s and factors rho of its picks. The *unknowns* are uniform over the field: masks, if any,
-    and noise.
+    A *place* is everything a user draws that is not uniform over the field: its permutation. The
+    *unknowns* are uniform over the field: masks and noise.
     """
 
     _REMEMBERED = (
@@ -234,7 +230,6 @@ class Lab:
         p: Parameters,
         tamper: Tamper = lambda source: source,
         tries: int = 2,
-        dealer: int = 1,
     ) -> None:
         """Tamper: what is put between the tape and the package, to spoil it."""
         assert p.field < 256
@@ -244,19 +239,12 @@ class Lab:
         self.q = p.field
         self.tamper = tamper
         self.tries = tries
-        self.dealer = dealer
-        self._labs = {dealer: self}
         self.c = construction(p)
         self.points = construction(p).points()
         self.users = tuple(range(1, p.users + 1))
-        self.moments = p.construction == "moments"
-        # what one user holds of another: f and h, or g
+        # what one user holds of another: f and h
         self.share_shape = (len(self.c.share_names), self.c.rows, self.c.width)
         self.share = math.prod(self.share_shape)
-        # L, with the padding of the buckets, which an input may name as well
-        self.coordinates = p.buckets * self.c.p.places if self.moments else p.length
-        # what a value of an input, or one of X, can be
-        self.values = range(1 if self.c.p.fixed_point.never_zero else 0, p.field)
         self.algebra = Elimination(p.field)
         self.spaces = 0
         self._noises: dict[bytes, bytes] = {}
@@ -283,36 +271,18 @@ class Lab:
             if path in drawn:
                 self.drawn = self.unknowns
 
-    def of(self, dealer: int) -> Lab:
-        """The lab of this dealer."""
-        if self.p.dealing == "shares":
-            return self
-        if dealer not in self._labs:
-            lab = self._labs[dealer] = Lab(self.p, self.tamper, self.tries, dealer)
-            lab._labs = self._labs
-            lab.algebra = self.algebra
-            lab.terms = self.terms
-        return self._labs[dealer]
-
-    @property
-    def dealers(self) -> tuple[int, ...]:
-        """One for all, if it makes no difference."""
-        return (1,) if self.p.dealing == "shares" else self.users
-
     # what there is
 
-    def answer(self, survivors: int, fallback: bool) -> int:
+    def answer(self, survivors: int) -> int:
         """Symbols of one Y."""
-        shape = self.c.answer_shape(survivors, fallback=fallback)
+        shape = self.c.answer_shape(survivors)
         return shape.groups * shape.width
 
     @property
     def every_question(self) -> tuple[Question, ...]:
-        """All users answer for every number of survivors, with each D that they may be asked
-        for."""
-        kinds = (False,) if self.p.spare is None else (False, True)
+        """All users answer for every number of survivors."""
         sizes = range(self.p.survivors, self.p.users + 1)
-        return tuple(Question(size, True, kind, self.users) for size in sizes for kind in kinds)
+        return tuple(Question(size, True, self.users) for size in sizes)
 
     @cached_property
     def place_bounds(self) -> list[range]:
@@ -323,30 +293,20 @@ class Lab:
         """Everything that the place of a user can be, each as likely as any other."""
         return list(product(*self.place_bounds))
 
-    def coordinates_of(self, pick: int) -> range:
-        """What one pick of `moments` can be: the coordinates of its bucket."""
-        return range(pick // self.p.picks, self.coordinates, self.p.buckets)
-
     @cached_property
     def supports(self) -> list[Support]:
-        """All supports: K of L coordinates, or P of each bucket in any order."""
-        p = self.p
-        if not self.moments:
-            return list(combinations(range(p.length), p.top_k))
-        of_bucket = [
-            permutations(self.coordinates_of(b * p.picks), p.picks) for b in range(p.buckets)
-        ]
-        return [tuple(k for part in parts for k in part) for parts in product(*of_bucket)]
+        """All supports: K of L coordinates."""
+        return list(combinations(range(self.p.length), self.p.top_k))
 
     def top_k(self, given: Input) -> Array:
         """TopK(W): the values at their coordinates."""
-        vector = np.zeros(self.coordinates, dtype=np.int64)
+        vector = np.zeros(self.p.length, dtype=np.int64)
         np.add.at(vector, list(given.support), given.values)
         return vector % self.q
 
     def every_x(self) -> list[Values]:
         """All values that an input, or X, can have."""
-        return list(product(self.values, repeat=self.c.entries))
+        return list(product(range(self.q), repeat=self.c.entries))
 
     # driving the package
 
@@ -367,7 +327,7 @@ class Lab:
             return construction(self.p).draw_secret(self._deal(source), source)
 
     def dealt(self, place: Place, unknowns: Array) -> list[WrittenShares]:
-        """What users 1..N receive of a user that draws this. Who has a seed has its symbols."""
+        """What users 1..N receive of a user that draws this."""
         source = self.source(place, unknowns)
         with keyed():
             deal = self._deal(source)
@@ -375,7 +335,7 @@ class Lab:
             return self._written_out(deal, secret, source)
 
     def _deal(self, source: Randomness) -> Deal:
-        return new_deal(self.p, self.points, self.dealer, source)
+        return new_deal(self.p, self.points, 1, source)
 
     def _written_out(self, deal: Deal, secret: Secret, source: Randomness) -> list[WrittenShares]:
         rows = np.arange(self.c.rows)
@@ -387,12 +347,9 @@ class Lab:
             secret, Sparse(index, np.array(given.values, dtype=np.uint32))
         )
 
-    def answered(
-        self, user: int, x: Mapping[int, Masked], held: Mapping[int, WrittenShares], fallback: bool
-    ) -> Array:
+    def answered(self, x: Mapping[int, Masked], held: Mapping[int, WrittenShares]) -> Array:
         """Y of a user that holds these shares."""
-        shape = self.c.answer_shape(len(x), fallback=fallback)
-        blocks = self.c.answer_chunks(self.points, user, x, held, shape)
+        blocks = self.c.answer_chunks(x, held, self.c.answer_shape(len(x)))
         return np.concatenate([groups for _, groups in blocks]).astype(np.int64).reshape(-1)
 
     def flat(self, shares: WrittenShares) -> Array:
@@ -428,11 +385,6 @@ class Lab:
         unknowns[: self.drawn] = np.frombuffer(masks, dtype=np.int64)
         return self.secret(place, unknowns)
 
-    def heard(self, place: Place, given: Input) -> Broadcast:
-        """X of an input, where a place is all that it depends on."""
-        assert not self.drawn
-        return Broadcast.of(self.masked(self._secret_of(place, b""), given))
-
     def masking(self, place: Place, support: Support, values: Values | None = None) -> Masking:
         """X of an input, its values as an affine map of the masks; or of the input's values and the
         masks."""
@@ -450,7 +402,7 @@ class Lab:
             raise NotAffine("the indices of X depend on masks or values")
         return Masking(seen.pop(), x)
 
-    def terms(self, index: tuple[int, ...], survivors: int, fallback: bool, user: int) -> Array:
+    def terms(self, index: tuple[int, ...], survivors: int) -> Array:
         """From the shares that a user holds of one survivor to their part of Y, (1 + entries,
         answer, share): the first for x = 0, then what each x adds. Y is linear in the shares for
         fixed X, and affine in x."""
@@ -461,7 +413,7 @@ class Lab:
             masked = Masked(np.array(index, dtype=np.uint32), x.astype(np.uint32))
             shares = dict.fromkeys(range(1, survivors + 1), nothing) | {survivor: self.shaped(held)}
             everybodys = dict.fromkeys(range(1, survivors + 1), masked)
-            return self.answered(user, everybodys, shares, fallback)
+            return self.answered(everybodys, shares)
 
         result = np.stack(
             [
@@ -485,14 +437,13 @@ class Lab:
     def part_map(self, view: PartView, shares: Array, heard: Broadcast) -> Array:
         """(S, G) as the view has them, for a given X, of columns of shares (N, share, columns)."""
         parts = [shares[[c - 1 for c in view.coalition]].reshape(-1, shares.shape[-1])]
-        for survivors, member, fallback, answering in view.questions:
+        for survivors, member, answering in view.questions:
             if not member:
-                size = self.answer(survivors, fallback) * len(answering)
+                size = self.answer(survivors) * len(answering)
                 parts.append(np.zeros((size, shares.shape[-1]), dtype=np.int64))
                 continue
-            for n in answering:
-                terms = self._at(self.terms(heard.index, survivors, fallback, n), heard.values)
-                parts.append(times(terms, shares[n - 1], self.q))
+            terms = self._at(self.terms(heard.index, survivors), heard.values)
+            parts += [times(terms, shares[n - 1], self.q) for n in answering]
         return np.concatenate(parts)
 
     def noise_basis(self, view: PartView, noise: bytes, heard: Broadcast) -> Basis:
@@ -511,21 +462,16 @@ class Lab:
         return basis, basis.reduced(vectors)
 
     def places_by_x(self, given: Input) -> dict[Broadcast, list[Place]]:
-        """The places that lead from an input to each possible X; to its indices alone, if there are
-        masks."""
+        """The places that lead from an input to the indices of each possible X."""
         found: dict[Broadcast, list[Place]] = {}
         for place in self.places:
-            heard = (
-                Broadcast(self.masking(place, *given).index, ())
-                if self.drawn
-                else self.heard(place, given)
-            )
+            heard = Broadcast(self.masking(place, *given).index, ())
             found.setdefault(heard, []).append(place)
         return found
 
     def places_to(self, given: Input, heard: Broadcast) -> list[Place]:
         """The places at which an input can lead to an X."""
-        return self.places_by_x(given).get(heard._replace(values=()) if self.drawn else heard, [])
+        return self.places_by_x(given).get(heard._replace(values=()), [])
 
     def part_law(self, view: PartView, given: Input, heard: Broadcast) -> Law:
         """The law of (S, G) and X = heard."""

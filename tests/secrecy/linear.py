@@ -1,10 +1,10 @@
 """What a coalition sees of a round of `sketch`: everything is linear, and one rank decides.
 
-An honest user m draws unknowns r_m that are uniform over F_q: the symbols of its keys or seeds, or
-masks and noise. The view of a coalition C is
-    of every honest user m, dropped out or not: what follows from the keys and seeds that users of C
-        hold, *all* that
-    can be drawn from them, not only their shares; and the shares that are written out for them,
+An honest user m draws unknowns r_m that are uniform over F_q: the symbols of its keys, or masks
+and noise. The view of a coalition C is
+    of every honest user m, dropped out or not: what follows from the keys that users of C hold,
+        *all* that can be drawn from them, not only their shares; or the shares that are written out
+        for them,
     X_m of every honest user m, dropped out or not,
     Y_n of every user n in U1, so of all that may answer, early or late.
 All of that is A r + B w, with w the inputs of the honest users. What C deals itself it knows, and
@@ -18,9 +18,9 @@ one less, and those where a user that dropped out has a coordinate more; each of
 difference of two inputs that users can have. So if all these B (w - w') lie in im A the paper's
 constraint holds for all inputs, and if one does not, it fails: `leak` finds it.
 
-What is measured. As in `lab`: draw_secret, share_chunks, KeyShares, SeedShares, mask and
-answer_chunks run with a source of chosen values, and A and B are read off at the unit vectors; that
-the maps are linear is tried at further points.
+What is measured. As in `lab`: draw_secret, share_chunks, KeyShares, mask and answer_chunks run with
+a source of chosen values, and A and B are read off at the unit vectors; that the maps are linear is
+tried at further points.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ from topk_secagg.protocol.parameters import Parameters
 from topk_secagg.protocol.round import deal_shares, new_deal
 
 Users = tuple[int, ...]
-NOTHING = Sparse(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint32))
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class Setup:
     tamper: Tamper = lambda source: source
     without: int | None = None  # the block that is removed from the family, by its number
     family: tuple[Block, ...] | None = None  # another one
-    extra: tuple[tuple[Block, int], ...] = ()  # who else holds a key, or a seed
+    extra: tuple[tuple[Block, int], ...] = ()  # who else holds a key
     gradients: int = 1  # that are masked with the same secret
     sessions: tuple[str, ...] = ("session",)  # in which the same keys are used
     sharings: tuple[str, ...] = ("sharing",)  # by which the same session is prepared
@@ -92,6 +91,7 @@ class SketchLab:
         self.algebra = Elimination(self.q)
         self.dealer = cache(self.dealer)
         self._reach = cache(self._reach)
+        self.sent_whole = np.arange(self.p.length - self.p.whole, self.p.length)
 
     # driving the package
 
@@ -118,14 +118,19 @@ class SketchLab:
         rows = np.arange(self.c.rows)
         return [WrittenShares(held(rows)) for held in deal_shares(self.p, deal, secret, source)]
 
-    def _x(self, secret: Secret, sparse: Sparse) -> Array:
-        return self.c.mask(secret, sparse).value.astype(np.int64)
+    def _x(self, secret: Secret, coordinate: int | None = None, value: int = 0) -> Array:
+        """X of zeros but for one coordinate."""
+        index = self.sent_whole
+        if coordinate is not None and coordinate not in index:
+            index = np.insert(index, 0, coordinate)
+        values = np.where(index == coordinate, value, 0).astype(np.uint32)
+        return self.c.mask(secret, Sparse(index, values)).value.astype(np.int64)
 
-    def _answer(self, user: int, shares: dict[int, WrittenShares]) -> Array:
+    def _answer(self, shares: dict[int, WrittenShares]) -> Array:
         shape = self.c.answer_shape(len(shares))
         nothing = Masked(np.empty(0, dtype=np.uint32), np.zeros(self.c.entries, dtype=np.uint32))
         masked = dict.fromkeys(shares, nothing)
-        chunks = self.c.answer_chunks(self.points, user, masked, shares, shape)
+        chunks = self.c.answer_chunks(masked, shares, shape)
         return np.concatenate([groups for _, groups in chunks]).astype(np.int64).reshape(-1)
 
     # the maps
@@ -155,7 +160,7 @@ class SketchLab:
                 deals = self._deals(n, source)
                 for deal, secret in zip(deals, self._secrets(deals, source), strict=True):
                     parts += [s.tables[0] for s in self._shares(deal, secret, source)]
-                    parts.append(self._x(secret, NOTHING))
+                    parts.append(self._x(secret))
             return np.concatenate([part.reshape(-1) for part in parts]).astype(np.int64)
 
         matrix = self._linear(played, count)
@@ -171,21 +176,22 @@ class SketchLab:
                 if any(path.startswith(f"{key}/") for key in held)
             ]
             follows = np.eye(count, dtype=np.int64)[np.concatenate([*of_keys, np.arange(0)])]
-            written = [shares[i, user - 1] for i in range(len(deals)) if user in self.c.written(n)]
+            written = shares[:, user - 1] if self.p.dealing == "shares" else []
             known[user] = np.concatenate([follows, *written])
         return Dealer(known=known, shares=shares, masks=rounds[:, N * symbols :])
 
     def _held(self, n: int) -> dict[int, set[str]]:
-        """From where the keys and seeds come that each user holds of dealer n."""
+        """From where the keys come that each user holds of dealer n."""
         held: dict[int, set[str]] = {m: set() for m in self.users}
+        if self.p.dealing == "shares":
+            return held
         with keyed(self.q):
             source = self.setup.tamper(Tape({}, {}, learn=True))
             deal = self._deals(n, source)[0]
-            seeded = [(m,) for m in self.c.seeded(n)]
-            for receivers in deal.family if self.p.dealing == "keys" else seeded:
-                path = path_of(drawn_key(deal, source, receivers))
-                others = [m for block, m in self.setup.extra if block == receivers]
-                for m in (*receivers, *others):
+            for block in deal.family:
+                path = path_of(drawn_key(deal, source, block))
+                others = [m for given, m in self.setup.extra if given == block]
+                for m in (*block, *others):
                     held[m].add(path)
         return held
 
@@ -199,19 +205,19 @@ class SketchLab:
             """Coordinate by coordinate: there may be more than P in a bucket."""
             total = np.zeros(self.c.entries, dtype=np.int64)
             for k in np.flatnonzero(w):
-                total += self._x(secret, Sparse(np.array([k]), w[[k]].astype(np.uint32)))
+                total += self._x(secret, k, w[k])
             return total % self.q
 
         return self._linear(function, self.p.length)
 
-    def _reach(self, user: int, survivors: int) -> Array:
+    def _reach(self, survivors: int) -> Array:
         """From what a user holds of one survivor to its part of Y."""
         shape = (self.c.rows, self.c.width)
 
         def function(share: Array, position: int = 1) -> Array:
             tables = {m: np.zeros(shape, dtype=np.uint32) for m in range(1, survivors + 1)}
             tables[position] = share.reshape(shape).astype(np.uint32)
-            return self._answer(user, {m: WrittenShares((t,)) for m, t in tables.items()})
+            return self._answer({m: WrittenShares((t,)) for m, t in tables.items()})
 
         matrix = self._linear(function, self.c.rows * self.c.width)
         trial = np.arange(matrix.shape[1]) % self.q
@@ -250,9 +256,9 @@ class SketchLab:
                     row[:, i * inputs + r * self.setup.gradients + g] = 1  # S(w) of this input
                     by_inputs.append(row)
         for answered in survivor_sets:
+            reach = self._reach(len(answered))
             for r in rounds:
                 for n in answered:
-                    reach = self._reach(n, len(answered))
                     parts = [
                         times(reach, dealer.shares[r, n - 1], self.q)
                         if m in answered

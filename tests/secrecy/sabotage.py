@@ -11,12 +11,10 @@ import numpy.typing as npt
 from affine import Answered, Joint, View, Witness, compare, view_of
 from cases import Case
 from lab import Input, Lab, Tamper
-from topk_secagg.protocol.moments import Moments
 
-from topk_secagg.algebra.field import Symbols, multiply, to_field
+from topk_secagg.algebra.field import Symbols, to_field
 from topk_secagg.algebra.randomness import Randomness
 from topk_secagg.protocol.construction import Construction
-from topk_secagg.protocol.deal import Deal, Rows
 from topk_secagg.protocol.messages import Masked, Secret, Sparse
 from topk_secagg.protocol.permutation import Permutation
 
@@ -90,28 +88,6 @@ def what_f_has(_: Symbols, first: Symbols) -> Symbols:
     return first
 
 
-def draw_below(bound: Callable[[Moments], int]) -> Callable[[Moments, Deal, Randomness], Secret]:
-    """Moments.draw_secret with places that are drawn below this, and then reduced modulo n."""
-
-    def draw(self: Moments, _: Deal, source: Randomness) -> Secret:
-        mask = source.child("mask").integers(self.p.field - 1, np.empty(self.rows, dtype=np.uint32))
-        place = source.child("place").integers(bound(self), np.empty(self.rows, dtype=np.uint32))
-        return Secret(place % np.uint32(self.order), mask + np.uint32(1))
-
-    return draw
-
-
-def reduced_modulo(times_n: int) -> Callable[[Moments, Secret, Sparse], Masked]:
-    """Moments.mask that refuses no zeros, with delta = k - s + n reduced modulo a multiple of n."""
-
-    def mask(self: Moments, secret: Secret, sparse: Sparse) -> Masked:
-        delta = sparse.index // self.p.buckets - secret.place.astype(np.int64) + self.order
-        value = multiply(sparse.value, secret.mask, self.p.field)
-        return Masked((delta % (times_n * self.order)).astype(np.uint32), value)
-
-    return mask
-
-
 def replaced(owner: object, **attributes: object) -> Patches:
     """Patches that put these in place of what a class has."""
     return lambda: patch.multiple(owner, **attributes)
@@ -135,126 +111,69 @@ def up_or_down(sparse: Sparse, index: Symbols) -> npt.NDArray[np.int64]:
     return index.astype(np.int64) * (1 if 0 in sparse.index else -1)
 
 
-def first_row_again(self: Rows, _: int, out: Symbols) -> None:
-    """Rows.read that gives the first row for all."""
-    if self._row == 0:
-        self._again = np.empty((1, self._width), dtype=np.uint32)
-        self._stream.integers(self._field, self._again)
-    self._row += len(out)
-    out[:] = self._again
-
-
-one_seed = replaced(
-    Deal,
-    key_label=lambda self, _: f"key {self.dealer}",
-    symbols_label=lambda self, _: f"symbols {self.dealer}",
-)
 many_blocks = replaced(Construction, chunk_rows=1)
 
 
 @dataclass(frozen=True)
 class Sabotage:
-    """What is spoilt. `setting` spoils nothing by itself; `values` are those of the first honest
-    user. `fewer`: who of the users but the last answers for these alone, too."""
+    """What is spoilt. `setting` spoils nothing by itself. `fewer`: who of the users but the last
+    answers for these alone, too."""
 
     name: str
-    constructions: tuple[str, ...]
     tamper: Tamper = lambda source: source
     patches: Patches = nullcontext
     setting: Patches = nullcontext
-    values: tuple[int, int] = (1, 2)
     fewer: str = "none"
 
 
-PERMUTATION, MOMENTS = ("permutation",), ("moments",)
-BOTH = PERMUTATION + MOMENTS
-SEEDS = ("moments by seeds",)
 SABOTAGES = [
-    Sabotage("noise of f left out", PERMUTATION, stream("noise", ...)),
-    Sabotage("noise of h left out", PERMUTATION, stream("noise", ..., turn=2)),
-    Sabotage("the same noise in f and h", PERMUTATION, stream("noise", ..., what_f_has, turn=2)),
-    Sabotage("a noise vector of f for two rows", PERMUTATION, stream("noise", (1, 0), first_row)),
-    Sabotage(
-        "a noise vector of h for two rows", PERMUTATION, stream("noise", (1, 0), first_row, turn=2)
-    ),
-    Sabotage("a mask used for two picks", PERMUTATION, stream("mask", 1, first_pick)),
-    Sabotage("an order of X that the input decides", PERMUTATION, patches=in_order(up_or_down)),
-    Sabotage("no noise", MOMENTS, stream("noise", ...)),
-    Sabotage("one of the T noise vectors left out", MOMENTS, stream("noise", np.s_[:, -1])),
-    Sabotage("a noise vector for two picks", MOMENTS, stream("noise", (1, 0), first_row)),
-    Sabotage("the same rho for two picks", MOMENTS, stream("mask", 1, first_pick)),
-    Sabotage("the same s for two picks", MOMENTS, stream("place", 1, first_pick)),
-    Sabotage("rho = 1", MOMENTS, stream("mask", ...)),
-    Sabotage(
-        "a zero sent as zero",
-        MOMENTS,
-        patches=replaced(Moments, mask=reduced_modulo(1)),
-        values=(0, 2),
-    ),
-    Sabotage(
-        "s below M, not n",
-        MOMENTS,
-        patches=replaced(Moments, draw_secret=draw_below(lambda c: c.p.places)),
-    ),
-    Sabotage(
-        "s with modulo bias",
-        MOMENTS,
-        patches=replaced(Moments, draw_secret=draw_below(lambda c: c.order + 1)),
-    ),
-    Sabotage(
-        "delta not reduced modulo n", MOMENTS, patches=replaced(Moments, mask=reduced_modulo(2))
-    ),
-    Sabotage("all blocks of noise from one stream", BOTH, OneStream, setting=many_blocks),
-    Sabotage("two answers for two survivor sets", BOTH + SEEDS, fewer="all"),
-    Sabotage("one answer for another survivor set", BOTH + SEEDS, fewer="one"),
-    Sabotage("the same symbols for two picks", SEEDS, patches=replaced(Rows, read=first_row_again)),
+    Sabotage("noise of f left out", stream("noise", ...)),
+    Sabotage("noise of h left out", stream("noise", ..., turn=2)),
+    Sabotage("the same noise in f and h", stream("noise", ..., what_f_has, turn=2)),
+    Sabotage("a noise vector of f for two rows", stream("noise", (1, 0), first_row)),
+    Sabotage("a noise vector of h for two rows", stream("noise", (1, 0), first_row, turn=2)),
+    Sabotage("a mask used for two picks", stream("mask", 1, first_pick)),
+    Sabotage("an order of X that the input decides", patches=in_order(up_or_down)),
+    Sabotage("all blocks of noise from one stream", OneStream, setting=many_blocks),
+    Sabotage("two answers for two survivor sets", fewer="all"),
+    Sabotage("one answer for another survivor set", fewer="one"),
 ]
-# With T = 1 only one user has a seed
-OF_TWO_SEEDS = [Sabotage("one seed for two users", SEEDS, patches=one_seed)]
 # The same without sabotage, one for each setting
 TWINS = [
-    Sabotage("nothing spoilt", BOTH + SEEDS),
-    Sabotage("nothing spoilt, noise in many blocks", BOTH, setting=many_blocks),
+    Sabotage("nothing spoilt"),
+    Sabotage("nothing spoilt, noise in many blocks", setting=many_blocks),
 ]
 # What gives nothing away; see test_the_order_of_x_reveals_nothing
 HARMLESS = [
-    Sabotage("X in order of k", PERMUTATION, patches=in_order(lambda given, _: given.index)),
+    Sabotage("X in order of k", patches=in_order(lambda given, _: given.index)),
     Sabotage(
         "X in order of magnitude",
-        PERMUTATION,
         patches=in_order(lambda given, _: -given.value.astype(np.int64)),
     ),
 ]
 
-SMALL = {
-    ("permutation", 1): Case(3, 2, 1, L=3, K=2),
-    ("permutation", 2): Case(4, 3, 2, L=3, K=2),
-    ("moments", 1): Case(3, 2, 1, L=8, K=2, P=1, spare=0),  # M = 4 < n = 6
-    ("moments", 2): Case(4, 3, 2, L=8, K=2, P=1, spare=0),  # M = 4 < n = 5
-    ("moments by seeds", 1): Case(3, 2, 1, L=6, K=2, P=1, spare=0, dealing="seeds"),
-    ("moments by seeds", 2): Case(4, 3, 2, L=6, K=2, P=1, spare=0, dealing="seeds"),
+SMALL = {  # by T
+    1: Case(3, 2, 1, L=3, K=2),
+    2: Case(4, 3, 2, L=3, K=2),
 }
 
 
-def spoilt_lab(sabotage: Sabotage, construction: str, T: int) -> Lab:
+def spoilt_lab(sabotage: Sabotage, T: int) -> Lab:
     """To be used within the setting and the patches."""
-    return Lab(SMALL[construction, T].parameters(), sabotage.tamper)
+    return Lab(SMALL[T].parameters(), sabotage.tamper)
 
 
-def try_sabotage(
-    sabotage: Sabotage, construction: str, T: int, broadcasts: int = 6
-) -> Witness | None:
+def try_sabotage(sabotage: Sabotage, T: int, broadcasts: int = 6) -> Witness | None:
     """Whether users 1..T tell two inputs of two honest users from the same two, exchanged."""
     with sabotage.setting(), sabotage.patches():
-        lab = spoilt_lab(sabotage, construction, T)
+        lab = spoilt_lab(sabotage, T)
         *coalition, a, b = lab.users
         view = view_of(lab, coalition)
         fewer = lab.users[:-1]
         if sabotage.fewer != "none":
             more = Answered(fewer, fewer if sabotage.fewer == "all" else (a,))
             view = View(view.coalition, (*view.answered, more))
-        supports = [(0, 1), (1, 2)] if construction == "permutation" else [(0, 1), (2, 5)]
-        one = {a: Input(supports[0], sabotage.values), b: Input(supports[1], (5, 4))}
+        one = {a: Input((0, 1), (1, 2)), b: Input((1, 2), (5, 4))}
         other = {a: one[b], b: one[a]}
         joint = Joint(lab, view)
         heard = joint.played(one, broadcasts) + joint.played(other, broadcasts, seed=1)

@@ -1,5 +1,4 @@
-"""`sketch` by keys, seeds and shares: T users learn nothing but the sum. See the head of
-linear.py."""
+"""`sketch` by keys and shares: T users learn nothing but the sum. See the head of linear.py."""
 
 from __future__ import annotations
 
@@ -16,12 +15,12 @@ import numpy as np
 import pytest
 from cases import DEALINGS, SKETCHES, sketch_parameters
 from linear import Leak, Setup, SketchLab
-from sabotage import first_row_again, stream
+from sabotage import stream
 
 from topk_secagg.algebra.streams import StreamSums
 from topk_secagg.protocol import family as families
 from topk_secagg.protocol.constructions import construction
-from topk_secagg.protocol.deal import Deal, Rows
+from topk_secagg.protocol.deal import Block, Deal
 from topk_secagg.protocol.held import KeyShares
 from topk_secagg.protocol.messages import Masked, Secret
 from topk_secagg.protocol.parameters import Parameters
@@ -45,7 +44,10 @@ def test_at_most_t_users_learn_nothing_but_the_sum(name, dealing):
 
 
 @pytest.mark.parametrize("dealing", DEALINGS)
-@pytest.mark.parametrize("name", ["D = 1", "a last group that is not full", "five users"])
+@pytest.mark.parametrize(
+    "name",
+    ["D = 1", "five users", "W < M", "everything is sent whole", "some is sent whole, and W < M"],
+)
 def test_t_plus_1_users_learn_something(name, dealing):
     """So T is all that can be had."""
     *users, raw = SKETCHES[name]
@@ -67,22 +69,33 @@ def test_the_cases_are_what_they_are_called():
     assert few.p.buckets < few.p.blocks
     padded = c("L not divisible by B")
     assert padded.p.length % padded.p.buckets > 0
-    some = c("W < n")
-    assert some.answer_shape(2).width < some.width < some.order
-    assert c("D = 1").width == c("D = 1").order
+    assert c("D = 1").width == c("D = 1").sparse.places
+    assert c("D = 1").searched == 0
+    some = c("W < M")
+    assert some.answer_shape(2).width < some.width < some.sparse.places
+    two = c("W < M, two buckets")
+    assert two.searched == two.p.blocks == 2
+    everything = c("everything is sent whole")
+    assert everything.sparse.buckets == 0
+    assert everything.whole.buckets * everything.width > everything.p.length, "there is padding"
+    assert c("some is sent whole").searched == 0 < c("some is sent whole").sparse.buckets
+    some = c("some is sent whole, and W < M")
+    assert 2 * 2 * some.p.picks < some.answer_shape(2).width == some.whole.places < some.width
 
 
 def test_by_brute_force_the_views_of_equal_sums_are_equal_and_of_others_differ():
     """All that two honest users can draw: the criterion itself."""
     lab = lab_of(sketch_parameters(3, 2, 1, L=1, K=1))
     first, second = lab.dealer(2), lab.dealer(3)
-    count = first.shares.shape[-1]
+    used = np.any(first.shares, axis=(0, 1, 2))  # and not only read ahead
+    assert np.array_equal(used, np.any(second.shares, axis=(0, 1, 2)))
+    count = np.count_nonzero(used)
     assert count == 3
     drawn = np.array(list(product(range(7), repeat=count)))
     parts = {}
     for m, dealer in ((2, first), (3, second)):
-        fixed = np.concatenate([dealer.known[1], dealer.masks[0]])
-        answers = np.concatenate([dealer.shares[0, n] for n in range(3)])
+        fixed = np.concatenate([dealer.known[1], dealer.masks[0]])[:, used]
+        answers = np.concatenate([dealer.shares[0, n] for n in range(3)])[:, used]
         parts[m] = drawn @ fixed.T % 7, drawn @ answers.T % 7
 
     def view(w: tuple[int, int]) -> Counter[bytes]:
@@ -117,11 +130,9 @@ def unmasked_in_bucket_0(self: Sketch, secret: Any, sparse: Any) -> Masked:
 MASK = Sketch.mask
 
 
-def key_of_the_first_block(self: Deal, receivers: tuple[int, ...]) -> str:
-    """Deal.key_label that has one label for the first two receivers."""
-    blocks = list(self.family) or [(self.dealer % 4 + 1,), ((self.dealer + 1) % 4 + 1,)]
-    same = tuple(receivers) in blocks[:2]
-    return f"key {self.dealer} {blocks[0] if same else tuple(receivers)}"
+def key_of_the_first_block(self: Deal, block: Block) -> str:
+    """Deal.key_label that has one label for the first two blocks."""
+    return f"key {self.dealer} {self.family[0] if block in self.family[:2] else block}"
 
 
 def without_the_first_key(self: KeyShares, c: Any, deal: Deal, user: int, keys: Any) -> None:
@@ -137,8 +148,8 @@ INIT = KeyShares.__init__
 def labelled(text: str) -> Callable[[], AbstractContextManager[object]]:
     """Deal.symbols_label that leaves something out."""
 
-    def label(self: Deal, receivers: tuple[int, ...]) -> str:
-        return text.format(deal=self, receivers=tuple(receivers))
+    def label(self: Deal, block: Block) -> str:
+        return text.format(deal=self, block=block)
 
     return lambda: patch.object(Deal, "symbols_label", label)
 
@@ -176,7 +187,6 @@ def one_polynomial() -> AbstractContextManager[object]:
     """All groups have the polynomials of the first, whatever they are drawn from."""
     patches = ExitStack()
     patches.enter_context(patch.object(StreamSums, "read", first_group_of_sums))
-    patches.enter_context(patch.object(Rows, "read", first_row_again))
     patches.enter_context(patch.object(Sketch, "draw_secret", first_group_of_masks))
     patches.enter_context(patch.object(Sketch, "_noise", first_group_of_noise))
     return patches
@@ -193,20 +203,20 @@ SABOTAGES: dict[str, tuple[tuple[str, ...], dict[str, Any], Any]] = {
         {},
         lambda: patch.object(Sketch, "mask", unmasked_in_bucket_0),
     ),
-    "one key for two blocks, or one seed for two users": (
-        ("keys", "seeds"),
+    "one key for two blocks": (
+        ("keys",),
         {},
         lambda: patch.object(Deal, "key_label", key_of_the_first_block),
     ),
     "a label without session": (
         ("keys",),
         {"sessions": ("one", "two")},
-        labelled("symbols {deal.dealer} {receivers} {deal.sharing}"),
+        labelled("symbols {deal.dealer} {block} {deal.sharing}"),
     ),
-    "a label without the salt": (
-        ("keys", "seeds"),
+    "a label without the sharing": (
+        ("keys",),
         {"sharings": ("once", "twice")},
-        labelled("symbols {deal.session} {deal.dealer} {receivers}"),
+        labelled("symbols {deal.session} {deal.dealer} {block}"),
     ),
     "a missing key taken as zero": (
         ("keys",),
@@ -244,7 +254,6 @@ def test_without_sabotage_the_same_comparison_finds_nothing(dealing):
     assert any_leak(SketchLab(plain)) is None
     if dealing == "keys":
         assert any_leak(SketchLab(replace(plain, sessions=("one", "two")))) is None
-    if dealing != "shares":  # their masks and noise have no labels of a dealing
         assert any_leak(SketchLab(replace(plain, sharings=("once", "twice")))) is None
 
 
@@ -269,16 +278,11 @@ def test_a_family_with_any_block_removed_is_caught(users):
         assert any_leak(SketchLab(Setup(p, without=at))) is not None
 
 
-@pytest.mark.parametrize("dealing", ["keys", "seeds"])
-def test_a_key_or_seed_given_to_one_user_too_many_is_caught(dealing):
-    p = sketch_parameters(*THREE, L=4, K=2, dealing=dealing)
-    lab = lab_of(p)
-    receivers = [(m,) for m in lab.users]
-    if dealing == "keys":
-        receivers = list(families.find_family(p, lab.points) or ())
-    caught = 0
-    for block in receivers:
-        outside = [m for m in lab.users if m not in block]
+def test_a_key_given_to_one_user_too_many_is_caught():
+    p = sketch_parameters(*THREE, L=4, K=2)
+    family = families.find_family(p, lab_of(p).points)
+    assert family
+    for block in family:
+        outside = [m for m in range(1, 5) if m not in block]
         found = [any_leak(SketchLab(Setup(p, extra=((block, m),)))) for m in outside]
-        caught += any(found)
-    assert caught == len(receivers)
+        assert any(found)
