@@ -63,33 +63,31 @@ class TestOfARun:
         assert (said.json["clip"], said.json["clipped"]) == (3.64, 0)
         assert parameters(tmp_path / "round")["clip"] == 3.64
 
-    @every
-    def test_residuals_and_weights_are_included(self, gradients, run, tmp_path, construction):
+    @pytest.mark.parametrize("how", ["permutation", "sketch"])
+    def test_residuals_and_weights_are_included(self, gradients, run, tmp_path, how):
         """What is not sent in one round makes the next one's values larger: none is clipped."""
-        how = ("--picks", 1) if construction == "moments" else ("--construction", "permutation")
-        kept = ("--residuals", tmp_path / "kept", "--top-k", 1, *how)
+        more = ("--feedback", "--json", "--weights", tmp_path / "weights.csv")
         (tmp_path / "weights.csv").write_text("1,1\n2,5\n3,0.5\n")
         folder = gradients([0.0, 0.0, 0.0])
+        options = ("--survivors", 3, "--colluders", 1, "--top-k", 1, "--construction", how)
         clips = []
         for number in range(6):
-            weights = ("--weights", tmp_path / "weights.csv")
-            said = must(*run(folder, *kept, *weights, "--json", into=f"round-{number}"))
+            into = tmp_path / f"round-{number}"
+            again = ("--from", tmp_path / f"round-{number - 1}", "--top-k", 1)
+            said = must("run", into, "--gradients", folder, *(again if number else options), *more)
             assert said.json["clipped"] == 0
-            clips.append(said.json["clip"])
+            clips.append(max(said.json["clips"]))
         assert "gradients, residuals included" in said.err
         assert max(clips) > 0.25 == clips[0]
 
-    def test_the_same_call_is_repeated_after_the_residuals_were_committed(
-        self, gradients, run, tmp_path
-    ):
-        """Gradient and new residual would now ask for another clip; the session's stays."""
+    def test_a_repeated_call_keeps_the_clip_of_the_session(self, gradients, run, tmp_path):
         folder = gradients([3.0, 2.0, 1.0])
-        command = run(folder, "--residuals", tmp_path / "kept", "--json")
+        command = run(folder, "--feedback", "--json")
         first = must(*command)
         before = contents(tmp_path)
         again = must(*command)
         assert "the clip is 3, as session.json says" in again.err
-        assert again.json["clip"] == first.json["clip"] == 3.0
+        assert again.json["clips"] == first.json["clips"] == [3.0]
         assert contents(tmp_path) == before
 
     def test_all_users_beyond_it_are_named_with_the_one_value_that_would_do(

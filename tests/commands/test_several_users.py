@@ -6,7 +6,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 from deterministic import drawn_from
-from played import EXAMPLE, attributes, call, contents, datasets, document, every, must, words
+from played import (
+    EXAMPLE,
+    attributes,
+    call,
+    changed,
+    contents,
+    datasets,
+    document,
+    every,
+    must,
+    words,
+)
+
+from topk_secagg.storage.workspace import Workspace
 
 SMALL = words("--survivors 3 --colluders 1 --top-k 2")
 
@@ -89,7 +102,7 @@ class TestInvalidUsers:
         refuses(2, step, r.folder, "--user", users, *more, says=says)
 
     @pytest.mark.parametrize("user", ["\u0661", "0_1", "1.0", "1" * 10])
-    @pytest.mark.parametrize("command", ["settle", "forget", "status", "freeze"])
+    @pytest.mark.parametrize("command", ["forget", "status", "freeze"])
     def test_what_only_python_takes_for_a_number_names_no_user(
         self, refuses, round_at, command, user
     ):
@@ -102,8 +115,6 @@ class TestInvalidUsers:
         mask_both = ("mask", r.folder, "--user", "1,2")
         one = ("--gradient", r.gradient(1))
         refuses(2, *mask_both, *one, says="--gradient belongs to one user")
-        residual = ("--residual", r.folder.parent / "r.h5")
-        refuses(2, *mask_both, *gradients, *residual, says="--residual belongs to one user")
         either = "give either --gradient FILE or --gradients DIR"
         refuses(2, *r.mask(1), *gradients, says=either)
         refuses(2, "mask", r.folder, "--user", 1, says=either)
@@ -210,7 +221,8 @@ class TestGradientsOfARun:
         ],
     )
     def test_run_refuses_before_any_work(self, refuses, tmp_path, bad, says):
-        command = ("run", tmp_path / "round", "--gradients", EXAMPLE, *SMALL, *words(bad))
+        options = changed(SMALL, words(bad))
+        command = ("run", tmp_path / "round", "--gradients", EXAMPLE, *options)
         refuses(2, *command, says=says)
         assert not (tmp_path / "round").exists()
 
@@ -239,7 +251,8 @@ class TestGradientsOfARun:
         options = words("--survivors 3 --colluders 1 --top-k 2 --picks 1 --clip 0.05 --saturate")
         said = must("run", tmp_path / "round", "--gradients", EXAMPLE, *options).out
         assert "values were clamped to the clip of 0.05" in said
-        assert "of the energy of the global top-K" in said
+        assert "every user sends at least " in said
+        assert "% of the energy of its gradient" in said
 
 
 class TestWeights:
@@ -262,10 +275,10 @@ class TestWeights:
         options = words("--survivors 3 --colluders 1 --top-k 4 --mean")
         more = ("--weights", tmp_path / name, "--output", output)
         must("run", tmp_path / "round", "--gradients", gradients, *options, *more)
-        session = document(tmp_path / "round/session.json")["parameters"]
-        assert session["max_weight"] == 10
+        session = Workspace(tmp_path / "round").session
+        assert session.parameters.max_weight == 10
         wanted = (2 * 0.5 - 4 * 0.25 + 10 * 0.75) / 16
-        assert np.allclose(np.load(output), wanted, atol=3 / session["scale"])
+        assert np.allclose(np.load(output), wanted, atol=3 / session.scales[0])
         weights = [
             attributes(tmp_path / f"round/masked/user-{n:02}.h5")["weight"] for n in (1, 2, 3)
         ]
@@ -319,29 +332,22 @@ class TestWeights:
         must("eliminate", r.folder, "--user", "all")
         must(*r.decode("--output", tmp_path / "mean.npy", "--mean"))
         found = datasets(r.folder / "aggregate.h5")
-        scale = document(r.folder / "session.json")["parameters"]["scale"]
+        scale = Workspace(r.folder).session.scales[0]
         assert np.allclose(found["real"], 4 * 0.5, atol=3 / scale)
         assert np.allclose(np.load(tmp_path / "mean.npy")[found["index"]], 0.5, atol=3 / scale)
 
 
-class TestResidualsOfARun:
+class TestFeedbackOfARun:
     @every
-    def test_what_was_not_sent_is_kept_for_the_next_run(self, new_round, tmp_path):
+    def test_what_was_not_sent_is_sent_in_the_next_run_of_a_series(self, new_round, tmp_path):
         """Without drop-outs: after two runs, what was sent and what is left are twice the
         gradients."""
-        folder = tmp_path / "residuals"
-        sent = None
-        for number in (1, 2):
-            everybody = (1, 2, 3, 4, 5)
-            r = new_round(f"round-{number}", masking=everybody, answering=everybody)
-            must(*r.run("--residuals", folder, "--saturate"))
-            found = datasets(r.folder / "aggregate.h5")
-            total = np.zeros(r.recipe.length)
-            total[found["index"]] = found["real"]
-            sent = total if sent is None else sent + total
-        assert [path.name for path in sorted(folder.iterdir())] == [
-            f"user-{n:02}.h5" for n in range(1, 6)
-        ]
-        left = sum(datasets(path)["value"] for path in folder.iterdir())
-        given = 2 * np.sum([np.load(r.gradient(n)) for n in range(1, 6)], axis=0)
-        assert np.abs(sent + left - given).max() < 1e-6
+        everybody = (1, 2, 3, 4, 5)
+        first = new_round("first", masking=everybody, answering=everybody)
+        must(*first.run("--feedback"))
+        following = first.elsewhere(tmp_path / "next")
+        gradients = ("--gradients", first.inputs / "gradients")
+        must("run", following.folder, *gradients, "--from", first.folder, "--feedback")
+        left = sum(datasets(following.residual(n))["value"] for n in everybody)
+        given = 2 * np.sum([np.load(first.gradient(n)) for n in everybody], axis=0)
+        assert np.abs(first.reals() + following.reals() + left - given).max() < 1e-6
