@@ -303,10 +303,9 @@ STEPS = (
         ("permutation", name)
         for name in ("init", "offline", "mask", "freeze", "eliminate", "decode", "run")
     ),
-    *(("moments", name) for name in ("offline", "mask", "eliminate", "decode", "run")),
     *(("sketch", name) for name in ("offline", "mask", "eliminate", "decode", "forget", "run")),
-    *(("residual", name) for name in ("mask", "eliminate", "settle", "forget")),
-    *(("spare", name) for name in ("fallback", "decode")),
+    *(("shares", name) for name in ("offline", "mask", "eliminate", "decode")),
+    *(("residual", name) for name in ("mask", "eliminate", "forget")),
     *(("series", name) for name in ("offline", "mask", "freeze", "eliminate", "forget")),
     *(("sealed", name) for name in ("offline", "mask", "freeze", "confirm", "eliminate", "forget")),
 )

@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 sys.path.append(str(Path(__file__).parents[1]))
 sys.path.append(str(Path(__file__).parents[2] / "fixtures"))
@@ -25,76 +26,23 @@ COMMANDS = (
     "freeze",
     "confirm",
     "eliminate",
-    "fallback",
     "decode",
-    "settle",
     "forget",
 )
 ALL = (1, 2, 3, 4, 5)
+SKETCH: dict[str, Any] = {"users": 4, "construction": "sketch", "picks": 1}
 RECIPES = {
     recipe.name: recipe
     for recipe in (
         Recipe("permutation", users=4, top_k=3, length=12),
-        Recipe(
-            "moments",
-            users=4,
-            construction="moments",
-            picks=2,
-            top_k=6,
-            length=33,
-            suffix=".safetensors",
-        ),
-        Recipe("sketch", users=4, construction="sketch", picks=2, top_k=6, length=33),
-        Recipe("series", users=4, construction="sketch", picks=1, top_k=3, length=20),
-        Recipe("later", users=4, construction="sketch", picks=1, top_k=3, length=20, later=True),
-        Recipe(
-            "sealed-sketch",
-            users=4,
-            sealed=True,
-            confirm=True,
-            construction="sketch",
-            picks=1,
-            length=6,
-        ),
-        Recipe(
-            "spare",
-            users=5,
-            construction="moments",
-            picks=1,
-            top_k=3,
-            length=40,
-            field=65521,
-            spare=0,
-            masking=ALL,
-            answering=(1, 2, 3, 4),
-            fallback=(1, 2, 3),
-            suffix=".npz",
-        ),
-        Recipe(
-            "lying",
-            users=5,
-            construction="moments",
-            picks=1,
-            top_k=2,
-            length=9,
-            masking=ALL,
-            answering=ALL,
-        ),
-        Recipe(
-            "small-field", users=4, field=257, length=10, suffix=".npz", blocks=1, answering=(2, 4)
-        ),
-        Recipe(
-            "residual",
-            users=4,
-            residual=True,
-            construction="moments",
-            picks=1,
-            suffix=".pt",
-            length=8,
-        ),
-        Recipe(
-            "sealed", users=4, sealed=True, confirm=True, construction="moments", picks=1, length=6
-        ),
+        Recipe("sketch", **SKETCH, top_k=6, length=33, suffix=".safetensors"),
+        Recipe("shares", **SKETCH, dealing="shares", top_k=6, length=33, suffix=".npz"),
+        Recipe("series", **SKETCH, top_k=3, length=20),
+        Recipe("later", **SKETCH, top_k=3, length=20, later=True),
+        Recipe("residual", **SKETCH, residual=True, suffix=".pt", length=8),
+        Recipe("sealed", **SKETCH, sealed=True, confirm=True, length=6),
+        Recipe("small-field", users=4, field=257, length=10, suffix=".npz"),
+        Recipe("lying", construction="sketch", picks=1, length=9, masking=ALL, answering=ALL),
     )
 }
 

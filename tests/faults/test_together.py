@@ -12,13 +12,13 @@ STEPS = (
         ("permutation", name)
         for name in ("init", "offline", "mask", "freeze", "eliminate", "decode", "run")
     ),
-    *(("spare", name) for name in ("offline", "fallback", "decode")),
+    *(("shares", name) for name in ("offline", "decode")),
     *(("sealed", name) for name in ("offline", "freeze", "confirm", "forget")),
-    ("residual", "settle"),
+    *(("residual", name) for name in ("mask", "forget")),
 )
 ALL = tuple(range(1, 9))
 SIZES = {"users": 8, "survivors": 6, "colluders": 2, "top_k": 8, "length": 60, "picks": 2}
-MANY = Recipe("many", construction="moments", masking=ALL, answering=ALL, **SIZES)
+MANY = Recipe("many", construction="sketch", masking=ALL, answering=ALL, **SIZES)
 
 
 @pytest.fixture
