@@ -33,15 +33,20 @@ def read(space: Workspace) -> str:
 def ensure(space: Workspace) -> str:
     """The same, new in a folder that has none and holds nothing that belongs to one."""
     make_folder(space.home, private=True)
-    if not os.path.lexists(space.folder_path):
-        for path in sorted(space.home.glob("user-*")):
-            raise Refused(
-                f"{space.folder_path} is gone, and {path} was made with it",
-                "restore the folder from a backup; or choose an empty one, and join with new keys",
-            )
-        number = entropy.draw(_NUMBER_BYTES, "number of a folder of secrets").hex()
-        write_whole(space.folder_path, documents.dump("folder", {"number": number}), PRIVATE)
+    with space.making_what_is_shared():
+        if not os.path.lexists(space.folder_path):
+            _make(space)
     return read(space)
+
+
+def _make(space: Workspace) -> None:
+    for path in sorted(space.home.glob("user-*")):
+        raise Refused(
+            f"{space.folder_path} is gone, and {path} was made with it",
+            "restore the folder from a backup; or choose an empty one, and join with new keys",
+        )
+    number = entropy.draw(_NUMBER_BYTES, "number of a folder of secrets").hex()
+    write_whole(space.folder_path, documents.dump("folder", {"number": number}), PRIVATE)
 
 
 def check(space: Workspace, number: str, owner: str) -> None:

@@ -48,7 +48,7 @@ def ensure_key(space: Workspace) -> bytes:
     key = read_key(space)
     if key is not None:
         return key
-    with space.making_the_input_key():
+    with space.making_what_is_shared():
         key = read_key(space)  # another user may have made it meanwhile
         if key is None:
             _check_nothing_sent(space)

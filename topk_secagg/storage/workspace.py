@@ -263,8 +263,9 @@ class Workspace:
         make_folder(self.private, private=True)
         return lock(self.private / ".run.lock")
 
-    def making_the_input_key(self) -> AbstractContextManager[None]:
-        """The lock under which the first of several users makes the key; the others wait for it."""
+    def making_what_is_shared(self) -> AbstractContextManager[None]:
+        """The lock under which the first of several users makes what their folder has once; the
+        others wait for it."""
         return waiting_lock(self.input_key_path.with_name(".input.lock"))
 
     def step_of_account(self) -> AbstractContextManager[None]:
