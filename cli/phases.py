@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -123,6 +124,11 @@ def _files(
     return None if folder is None else gradient_files([folder])
 
 
+def _above(files: list[Path]) -> str:
+    """The innermost folder that has all of them."""
+    return os.path.commonpath([file.parent.absolute() for file in files])
+
+
 @step(
     "Mask a user's gradient: X_n.",
     o.file(
@@ -131,7 +137,8 @@ def _files(
     ),
     o.file(
         "--gradients",
-        f"A folder with one gradient for every user of the round.  {o.GRADIENT_REQUIRED}",
+        "A folder with one gradient for every user of the round, or a pattern such as "
+        f"'DIR/*/grad.pt'.  {o.GRADIENT_REQUIRED}",
         "DIR",
         callback=_files,
     ),
@@ -167,7 +174,7 @@ def mask(
 
     if gradients and len(gradients) != len(space.users()):
         raise click.UsageError(
-            f"{counted(len(gradients), 'gradient')} in {gradients[0].parent} "
+            f"{counted(len(gradients), 'gradient')} in {_above(gradients)} "
             f"for {counted(len(space.users()), 'user')}"
         )
     own = gradients[user - 1] if gradients else gradient

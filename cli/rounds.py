@@ -125,7 +125,8 @@ def _start_like(console: Console, space: ts.Workspace, other: Path) -> InitRepor
     click.Argument(["more"], nargs=-1, metavar="", type=o.PATH),
     o.file(
         "--gradients",
-        "A folder, whose files are sorted naturally by name, or one file per user, in order.",
+        "A folder, whose files are sorted naturally by name, a pattern such as 'DIR/*/grad.pt', or "
+        "one file per user, in order.",
         "DIR_OR_FILES...",
         multiple=True,
         required=True,
@@ -173,10 +174,12 @@ def run(
         typed = typed_options()
         options = {**options, **defaults, **typed, "from_": other}
     warn_of_keys(console, options["recipients"])
+    from topk_secagg.rounds.user_files import in_natural_order
+
     with console.progress(stays=True) as progress:
         report = ts.run(
             space,
-            [*gradients, *more],
+            in_natural_order([*gradients, *more]),
             progress=progress,
             started=lambda begun: show_start(console, begun),
             **options,
@@ -189,6 +192,7 @@ def _show_run(console: Console, report: RunReport, *, output: Path | None, mean:
     """The sum, what became of the users' gradients, and what a user sends."""
     from topk_secagg.protocol.constructions import construction
     from topk_secagg.rounds.costs import offline_bytes_in
+    from topk_secagg.rounds.user_files import names_of
 
     p = report.round.session.parameters
     facts, lines = described(console, report.round, report.decoded, output=output, mean=mean)
@@ -211,7 +215,7 @@ def _show_run(console: Console, report: RunReport, *, output: Path | None, mean:
     }
     console.result(
         facts,
-        "users: " + ", ".join(f"{user} {file.name}" for user, file in report.files.items()),
+        "users: " + ", ".join(f"{user} {name}" for user, name in names_of(report.files).items()),
         *lines,
         *selection_lines(session, kept, clipped=clipped, whose="every user sends at least"),
         sending_line(p, in_series=report.round.session.series is not None),

@@ -104,3 +104,30 @@ def test_safetensors_written_here_are_what_the_library_reads(tmp_path):
         for name, value in values.items()
     )
     assert np.array_equal({t.name: t for t in found}["a"].array, values["a"].float().numpy())
+
+
+def test_modules_and_state_dicts_are_aggregated_as_they_are():
+    import topk_secagg as ts
+
+    def model():
+        tied = torch.nn.Linear(3, 3)
+        return torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3), tied, tied)
+
+    modules = [model() for _ in range(4)]
+    options = {"survivors": 3, "colluders": 1, "density": 1.0}
+    with pytest.raises(ts.BadData, match="no gradients"):
+        ts.aggregate(modules, **options)
+    for module in modules:
+        module(torch.randn(5, 2)).square().mean().backward()
+    total = ts.aggregate(modules, **options).total
+    for name, parameter in modules[0].named_parameters():
+        plain = sum(dict(module.named_parameters())[name].grad for module in modules)
+        assert total[name].dtype == parameter.dtype
+        assert torch.allclose(total[name], plain, atol=1e-6)
+    states = [module.state_dict() for module in modules]
+    total = ts.aggregate(states, **options).total
+    assert "1.running_mean" not in total
+    assert torch.allclose(total["3.weight"], sum(s["2.weight"] for s in states), atol=1e-6)
+    missing, unexpected = model().load_state_dict(total, strict=False)
+    assert not unexpected
+    assert all("running" in name or "num_batches" in name for name in missing)

@@ -205,6 +205,46 @@ class TestGradients:
             ts.aggregate(gradients, **SMALL)
 
 
+class Module:
+    """As much of a torch.nn.Module as `aggregate` uses."""
+
+    def __init__(self, **gradients):
+        self.gradients = gradients
+
+    def named_parameters(self):
+        return ((name, Parameter(grad)) for name, grad in self.gradients.items())
+
+
+class Parameter:
+    def __init__(self, grad):
+        self.grad = grad
+
+
+class TestModules:
+    def test_a_module_stands_for_what_backward_left_in_it(self):
+        modules = [Module(w=np.full((2, 2), float(n)), frozen=None) for n in range(1, 5)]
+        result = ts.aggregate(modules, survivors=3, colluders=1, top_k=4)
+        assert list(result.total) == ["w"]
+        assert result.total["w"] == pytest.approx(np.full((2, 2), 10.0))
+        assert any("frozen" in note for note in result.notes)
+
+    def test_residuals_come_back_under_the_same_names(self):
+        modules = [Module(w=np.arange(1.0, 5), b=np.arange(1.0, 3)) for _ in range(USERS)]
+        first = ts.aggregate(modules, residuals={}, **SMALL)
+        assert {name: r.shape for name, r in first.residuals[1].items()} == {"w": (4,), "b": (2,)}
+        ts.aggregate(modules, residuals=first.residuals, **SMALL)
+
+    def test_before_backward_it_is_refused_with_what_to_do(self):
+        with pytest.raises(ts.BadData, match="the module has no gradients") as caught:
+            ts.aggregate([Module(w=None)] * USERS, **SMALL)
+        assert "backward()" in caught.value.hint
+        assert "state_dict()" in caught.value.hint
+
+    def test_a_user_masks_a_module(self, tmp_path):
+        module = Module(w=np.arange(1.0, 5))
+        assert ts.run(tmp_path / "r", [module] * USERS, **SMALL).total["w"].shape == (4,)
+
+
 class TestClip:
     def test_without_one_it_is_the_largest_magnitude_that_is_sent(self):
         gradients = [np.array([0.25, -3.5, 0.5, 0.0])] * USERS

@@ -64,7 +64,7 @@ class Form:
         tensors = tensors_of(example)
         self.layout = Layout.like(tensors)
         self.notes = tensors.notes + left_out("None", tensors.absent)
-        self._example = example
+        self._is_mapping = isinstance(example, Mapping) or hasattr(example, "named_parameters")
         self._parts = {_name(key): (key, value) for key, value in _items(example)}
 
     def flatten(self, gradient: Given) -> Vector:
@@ -102,15 +102,28 @@ class Form:
         """
         for slot in self.layout.slots:
             values |= dict.fromkeys(slot.also, values[slot.name])
-        if isinstance(self._example, Mapping):
+        if self._is_mapping:
             return {self._parts[name][0]: value for name, value in values.items()}
         if self.layout.sequence:
             return [values.get(name) for name in self._parts]
         return values[""]
 
 
+def _gradients_of_module(module: Any) -> dict[str, Any]:
+    """What backward left in a torch.nn.Module, under the names of its parameters."""
+    gradients = {name: parameter.grad for name, parameter in module.named_parameters()}
+    if all(gradient is None for gradient in gradients.values()):
+        raise BadData(
+            "the module has no gradients",
+            "call backward() first; for its weights give module.state_dict(), or what they changed",
+        )
+    return gradients
+
+
 def _items(gradient: Given) -> list[tuple[Any, Any]]:
     """The parts of a gradient with their names or positions; one array has no name."""
+    if hasattr(gradient, "named_parameters"):  # torch itself is not imported
+        gradient = _gradients_of_module(gradient)
     if isinstance(gradient, Mapping):
         return list(gradient.items())
     if _is_list_oftensors_of(gradient):

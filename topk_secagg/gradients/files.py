@@ -6,7 +6,14 @@ from pathlib import Path
 from typing import IO
 
 from ..errors import Advice, BadData, CannotWrite, UsageError
-from .formats import check_suffix_written, format_of_suffix, format_read
+from .formats import (
+    SAVED,
+    any_of,
+    check_suffix_written,
+    format_of_suffix,
+    format_read,
+    saved_in,
+)
 from .formats.malformed import reading
 from .tensors import Gradient, left_out, tied
 
@@ -27,11 +34,7 @@ def read_gradient(path: Path, entry: str = "", strip_prefix: str = "") -> Gradie
 def _read(path: Path, entry: str) -> Gradient:
     """The same, under the names in the file."""
     if path.is_dir():
-        raise UsageError(
-            f"{path} is a folder, and a gradient is a file",
-            "give the file of one user",
-            Advice.FOLDER,
-        )
+        path = _file_in(path)
     file_format = format_read(path)
     if entry and not file_format.has_entries:
         hint = "only PyTorch checkpoints have entries"
@@ -40,6 +43,18 @@ def _read(path: Path, entry: str) -> Gradient:
     reader = file_format.reader
     with reading(path):
         return reader.read(path, entry) if entry else reader.read(path)
+
+
+def _file_in(folder: Path) -> Path:
+    """The gradient in a folder, which save_pretrained must have written."""
+    saved = saved_in(folder)
+    if saved is None:
+        raise UsageError(
+            f"{folder} is a folder, and not one that save_pretrained wrote",
+            f"give the file of one user, or a folder with {any_of(SAVED[:2])}",
+            Advice.FOLDER,
+        )
+    return saved
 
 
 def _without_prefix(gradient: Gradient, path: Path, prefix: str) -> Gradient:

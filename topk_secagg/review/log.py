@@ -39,10 +39,11 @@ _COMES_BACK = 2  # times that a user returns after an absence: from then on it i
 class LogRow(Brief):
     """One round: what it sums, who took part, and what a user sent in bytes.
 
-    `size` is K of top-K, the rank of low rank, or else how many entries there are. `survivors` are None before they are fixed, and `decoded` says that there
-    is a sum. `offline_bytes` were sent before the gradient, and `plain_bytes` are those of a
-    gradient as it is. `kept_energy` (the least), `rounding_error` (the most), `clipped` (of all)
-    and `seconds`, from session.json to the sum, are known where ledgers of its users lie.
+    `size` is K of top-K, the rank of low rank, or else how many entries there are. `survivors` are
+    None before they are fixed, and `decoded` says that there is a sum. `offline_bytes` were sent
+    before the gradient, and `plain_bytes` are those of a gradient as it is. `kept_energy` (the
+    least), `rounding_error` (the most), `clipped` (of all) and `seconds`, from session.json to the
+    sum, are known where ledgers of its users lie.
     """
 
     round: Path

@@ -86,7 +86,8 @@ def aggregate(
 
     Arguments:
     gradients: a list (users 1..N) or a mapping {user: gradient}; all of one form: an array, or a
-        mapping of names to arrays or torch tensors, or a list of them. Buffers such as running_mean
+        mapping of names to arrays or torch tensors, such as a state_dict, or a list of them, or a
+        torch.nn.Module, which stands for what backward left in it. Buffers such as running_mean
         are left out.
     survivors: U, the users that must remain at least.
     colluders: T, the users that together learn nothing but the sum.

@@ -108,7 +108,9 @@ def mask(
     round: the folder of the round.
     user: the user's number, from 1.
     gradient: its file: .pt, .pth, .bin, .ckpt, .safetensors, .npz or .npy; or the gradient itself:
-        an array, or a mapping of names to arrays or torch tensors, or a list of them.
+        an array, or a mapping of names to arrays or torch tensors, or a list of them, or a
+        torch.nn.Module, which stands for what backward left in it. A folder that save_pretrained
+        wrote stands for its file.
     entry: the entry of a PyTorch checkpoint that holds the tensors.
     strip_prefix: taken off tensor names that begin with it.
     weight: what the gradient is multiplied with; it is public.

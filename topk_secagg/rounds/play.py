@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from ..errors import Refused, SecAggError, about
 from ..gradients.arrays import Given, Vector
@@ -29,6 +28,7 @@ from .freeze import confirm, freeze
 from .mask import MaskReport, mask
 from .offline import offline
 from .sending import read_gradient_of, subject_of
+from .user_files import names_of
 
 
 @dataclass(frozen=True)
@@ -117,8 +117,8 @@ class Play:
 
     def _name(self, user: int) -> str:
         """A user in a message, with the name of its file."""
-        gradient = self.gradients[user]
-        return f"{user} ({gradient.name})" if isinstance(gradient, Path) else str(user)
+        name = names_of(self.gradients).get(user)
+        return str(user) if name is None else f"{user} ({name})"
 
     def steps(self, space: Workspace) -> tuple[list[MaskReport], list[EliminateReport]]:
         """Every step up to decoding: the reports of masking and answering."""

@@ -101,8 +101,9 @@ def run(
 
     Arguments:
     round: the folder of the round.
-    gradients: of users 1 to N: a folder, whose files are sorted naturally by name; a list of files,
-        or of gradients in memory; or a mapping {user: file or gradient}.
+    gradients: of users 1 to N: a folder, whose files are sorted naturally by name; a pattern, such
+        as "DIR/*/grad.pt"; a list of files, or of gradients in memory; or a mapping {user: file or
+        gradient}. A folder that save_pretrained wrote stands for its file.
     from_: another round, which this one is like, as in `init`: the next one of a series, whose keys
         follow from those of that round.
     new_keys: with `from_`, start a new series: every user deals new keys.

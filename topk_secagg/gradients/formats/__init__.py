@@ -91,6 +91,16 @@ FORMATS = (
         names="as in the shards",
     ),
 )
+# What save_pretrained calls its files, of an adapter or of a whole model: such a folder is a
+# gradient.
+SAVED = (
+    "adapter_model.safetensors",
+    "adapter_model.bin",
+    "model.safetensors.index.json",
+    "model.safetensors",
+    "pytorch_model.bin.index.json",
+    "pytorch_model.bin",
+)
 # What people have too, and what to do with it.
 ELSEWHERE = {
     ".onnx": "it is a graph and holds no gradient; save the tensors of the model from which it was "
@@ -125,6 +135,11 @@ def any_of(suffixes: Sequence[str]) -> str:
 def is_readable(path: Path) -> bool:
     """Whether a file is called as gradients are."""
     return _suffix(path, suffixes_read()) is not None
+
+
+def saved_in(folder: Path) -> Path | None:
+    """The file with all tensors in a folder that save_pretrained wrote; None in any other."""
+    return next((folder / name for name in SAVED if (folder / name).is_file()), None)
 
 
 def format_read(path: Path) -> Format:
