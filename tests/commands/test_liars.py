@@ -55,7 +55,7 @@ def is_forged(r: Round) -> bool:
 def old_rule(monkeypatch) -> None:
     """The twin: half of the surplus is corrected, and D+T answers that agree are enough."""
     monkeypatch.setattr(decoding, "is_correctable", lambda *_, **__: True)
-    monkeypatch.setattr(decoding, "certain_quorum", lambda p, blocks: blocks + p.colluders)
+    monkeypatch.setattr(decoding, "certain_quorum", lambda p: p.survivors)
 
 
 @every
@@ -117,6 +117,12 @@ class TestThreeLiars:
         words = must(*r.decode("--strict")).out
         assert "all agree: the sum is right unless more than 3 users lie (T)" in words
         r.check_sum(answering=TEN)
+
+    def test_where_no_answer_can_help_the_hint_says_what_can(self, ten, refuses):
+        r = ten(survivors=8)
+        said = refuses(65, *r.decode("--strict"), besides=("decoded.json",)).err
+        assert "10 answers agree, and strict decoding asks for 11 (D + 2T): 1 missing" in said
+        assert "it takes 11, and there are 10 survivors; without --strict" in said
 
     def test_the_audit_and_its_page_say_it(self, ten):
         r = ten()
@@ -203,37 +209,3 @@ def test_an_aggregate_that_was_corrected_with_too_few_others_is_refused(round_at
     result = call("audit", r.folder)
     assert result.code == 65
     assert "it leaves out 1 answer as wrong, and the 9 others are too few to tell" in result.err
-
-
-class TestSpare:
-    """`--spare 0` packs the answers so that nothing is left to check; the fallback helps."""
-
-    @pytest.fixture
-    def construction(self):
-        return "moments"
-
-    def test_strict_leads_to_the_fallback_which_excludes_the_liars(self, round_at, refuses):
-        wide = {**WIDE, **PICKED, "survivors": 5, "spare": 0}
-        r = round_at("answered", **wide)
-        assert must(*r.decode("--json")).json["liars_excluded"] == 0
-        said = refuses(65, *r.decode("--strict"), besides=("decoded.json",)).err
-        assert "10 answers agree, and strict decoding asks for 13 (D + 2T): 3 missing" in said
-        assert "ask at least 8 users to answer again with D = 2: topk-secagg eliminate" in said
-        assert f"{r.folder} --user n --fallback" in said
-        must("eliminate", r.folder, "--user", "1-8", "--fallback")
-        assert must(*r.decode("--strict", "--json")).json["liars_excluded"] == 3
-        r.check_sum(answering=range(1, 9))
-
-    def test_of_two_kinds_of_answers_those_count_that_exclude_more(self, round_at):
-        """Five answers as the session packs them just suffice; of five others three would do."""
-        r = round_at("answered", **{**WIDE, **PICKED, "survivors": 3, "colluders": 2, "spare": 5})
-        must("eliminate", r.folder, "--user", "6-10", "--fallback")
-        said = must(*r.decode("--json")).json
-        assert (said["answering"], said["liars_excluded"]) == ([6, 7, 8, 9, 10], 2)
-        r.check_sum(answering=range(6, 11))
-
-    def test_where_no_answer_can_help_the_hint_says_what_can(self, round_at, refuses):
-        r = round_at("answered", **{**WIDE, **PICKED, "survivors": 8})
-        said = refuses(65, *r.decode("--strict"), besides=("decoded.json",)).err
-        assert "10 answers agree, and strict decoding asks for 11 (D + 2T): 1 missing" in said
-        assert "it takes 11, and there are 10 survivors; without --strict" in said
