@@ -12,7 +12,9 @@ again, and what has left is known:
 
 Stopped before 4, nothing was spent: the step may be run with something else. Stopped after it, the
 same command finishes from the copy (`finish`). A file that is in its place already stays if it is
-the same, and is never overwritten by another one: a ledger that does not know it is too old.
+the same. One that this user may have written is never overwritten by another: a ledger that does
+not know it is too old. In a sealed round its signature says that; what anybody could have put there
+is replaced.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputMissing, Refused, SecAggError
+from ..errors import BadData, InputMissing, Refused, SecAggError
 from ..storage import answer as answer_file
 from ..storage import inputs
 from ..storage import masked as masked_file
@@ -162,7 +164,7 @@ def _spent(
     space.make_room(place)
     stage(staged)
     try:
-        check_place(staged, place, ledger.user)
+        check_place(space, staged, place, what, ledger.user)
     except Refused:
         erase(staged)
         raise
@@ -173,15 +175,33 @@ def _spent(
     return ledger
 
 
-def check_place(staged: Path, place: Path, user: int) -> None:
-    """Refuse to overwrite a file of another content: it is not this user's, or its ledger is too
+def check_place(space: Workspace, staged: Path, place: Path, what: str, user: int) -> None:
+    """Refuse to overwrite a file of another content that may be this user's: then its ledger is too
     old."""
-    if os.path.lexists(place) and not _same(staged, place):
+    if not os.path.lexists(place) or _same(staged, place):
+        return
+    if space.session.recipients is None or _is_signed(space, what, user):
         raise Refused(
             f"{place} is there already, and is not what user {user} would write",
             "was the folder of secrets restored from a backup? then it must not be used: start a "
             "new round; if somebody else put that file there, move it away",
         )
+
+
+def _is_signed(space: Workspace, what: str, user: int) -> bool:
+    """Whether the file in a place is sound, of this session, and signed by this user."""
+    try:
+        if what == MASKED:
+            masked_file.read(space.session, space.masked_path(user), user)
+        elif what == SURVIVORS:
+            survivors_file.read(space)
+        elif what == CONFIRMED:
+            return survivors_file.confirmed_before(space, user) is not None
+        else:
+            return answer_file.answered_before(space, user) is not None
+    except BadData:
+        return False
+    return True
 
 
 def _put(staged: Path, place: Path) -> None:
@@ -248,13 +268,14 @@ def _finished(
     space: Workspace, user: int, *, what: str, place: Path, is_it: Callable[[Path], bool]
 ) -> bool:
     staged = space.staged_path(user, what)
-    if os.path.lexists(place) and is_it(place):
-        erase(staged)
-        mark_done(place)
-        return True
+    with suppress(BadData, InputMissing):
+        if is_it(place):
+            erase(staged)
+            mark_done(place)
+            return True
     with suppress(InputMissing):
         if is_it(staged):
-            check_place(staged, place, user)
+            check_place(space, staged, place, what, user)
             space.make_room(place)
             _put(staged, place)
             erase(staged)

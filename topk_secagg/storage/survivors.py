@@ -223,17 +223,21 @@ def confirmed_by(space: Workspace, survivors_sha256: str, users: Iterable[int]) 
     return result
 
 
+def confirmed_before(space: Workspace, user: int) -> str | None:
+    """The digest of the survivors.json that this user's confirmation signs."""
+    with suppress(InputMissing, BadData):
+        path = space.confirmation_path(user)
+        body = parse_confirmation(path, documents.read_bytes(path, "", largest=_MOST_ELSE))
+        digest = str(body["survivors_sha256"])
+        if confirmed_by(space, digest, [user]):
+            return digest
+    return None
+
+
 def confirmed_others(space: Workspace, survivors_sha256: str) -> list[int]:
     """The users that confirmed another survivors.json than this one."""
-    others = []
-    for n in space.users():
-        path = space.confirmation_path(n)
-        with suppress(InputMissing, BadData):
-            body = parse_confirmation(path, documents.read_bytes(path, "", largest=_MOST_ELSE))
-            digest = str(body["survivors_sha256"])
-            if digest != survivors_sha256 and confirmed_by(space, digest, [n]):
-                others.append(n)
-    return others
+    known = (None, survivors_sha256)
+    return [n for n in space.users() if confirmed_before(space, n) not in known]
 
 
 def check_confirmed(space: Workspace, survivors: Survivors) -> None:
