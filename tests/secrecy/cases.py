@@ -32,7 +32,6 @@ class Case:
             top_k=self.K,
             length=self.L,
             field=7 if self.N == 3 else 11,
-            clip=0.25,
         )
 
     def __str__(self) -> str:
@@ -110,7 +109,6 @@ def sketch_parameters(N: int, U: int, T: int, **raw: Any) -> Parameters:
         field=given["q"],
         construction="sketch",
         dealing=given["dealing"],
-        clip=0.25,
     )
 
 
