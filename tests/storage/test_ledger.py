@@ -11,7 +11,7 @@ from played import document, edit
 
 from topk_secagg.errors import BadData, Refused
 from topk_secagg.storage import ledger as ledger_file
-from topk_secagg.storage.ledger import NOTHING, Ledger, Previous
+from topk_secagg.storage.ledger import NOTHING, Ledger, Previous, Report
 from topk_secagg.storage.survivors import Row, Survivors
 
 SESSION = "a" * 64
@@ -33,6 +33,7 @@ EVERYTHING = {
     "select": "top",
     "feedback": NOTHING,
     "residual": FIRST,
+    "report": Report(clipped=3, kept_energy=0.75, rounding_error=None),
     "taken_by": SECOND,
     "seen": FIRST,
     "frozen": FIRST,
