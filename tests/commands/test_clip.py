@@ -12,7 +12,6 @@ from played import (
     contents,
     datasets,
     document,
-    every,
     flip,
     must,
     rewrite,
@@ -328,7 +327,7 @@ class TestDensity:
         said = refuses(2, "init", tmp_path / "round", *options, "--density", "0.5").err
         assert "both K and a density are given" in said
         neither = ("--users", 5, *words("--survivors 3 --colluders 1 --length 8"))
-        assert "either K, a density or a rank is needed" in refuses(2, "init", tmp_path / "r", *neither).err
+        refuses(2, "init", tmp_path / "r", *neither, says="either K, a density or a rank is needed")
 
 
 def test_the_worked_example_needs_no_clip(tmp_path):

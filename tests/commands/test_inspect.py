@@ -68,15 +68,15 @@ def test_each_kind_is_recognised_and_intact(round_at):
 
 def test_files_of_a_sealed_round_with_residuals_and_confirmations(round_at, refuses):
     r = round_at("offline", **CONFIRMING)
-    must(*r.mask(1, "--residual", r.folder.with_name("r.h5")))
-    residual = described(r.folder / "secrets/user-01.residual.h5")
+    must(*r.mask(1, "--feedback"))
+    residual = described(r.residual(1))
     assert (residual["kind"], residual["datasets"]["value"]["values"]) == ("residual", "secret")
     done = round_at("decoded", "done", **CONFIRMING)
     confirmed = described(done.folder / "confirmed/user-02.json")
     assert (confirmed["kind"], confirmed["user"]) == ("confirmation", 2)
     assert confirmed["survivors_sha256"] == described(done.folder / "survivors.json")["sha256"]
     session = described(done.folder / "session.json")
-    keys = must("keygen", "--user", 9, "--output", r.folder.with_name("new"), "--json").json[
+    keys = must("keygen", "--user", 9, "--secrets", r.folder.with_name("new"), "--json").json[
         "fingerprint"
     ]
     assert len(session["fingerprints"]["3"]) == len(keys) == 16

@@ -2,7 +2,8 @@
 is."""
 
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, fields
+from pathlib import Path
 
 import pytest
 from played import Round, must
@@ -18,6 +19,26 @@ def issued_again(r: Round, folder: str = "week-2") -> Round:
     shutil.copy(r.folder / "session.json", new.folder)
     for name in ("masked", "shares"):
         shutil.copytree(r.folder / name, new.folder / name)
+    return new
+
+
+@dataclass
+class Forgetful(Round):
+    """Users that have lost their ledgers: in their folders there is nothing but their keys, as in a
+    backup of the first day."""
+
+    def home(self, user: int) -> Path:
+        return self.folder.with_name(f"first-day-{user}")
+
+
+def forgetting(r: Round) -> Forgetful:
+    """The same round, whose users are forgetful."""
+    new = Forgetful(**{field.name: getattr(r, field.name) for field in fields(r)})
+    for n in ALL:
+        new.home(n).mkdir(mode=0o700)
+        for path in (r.identity(n), r.identity(n).with_name("folder.json")):
+            if r.recipe.sealed:
+                shutil.copy(path, new.home(n))
     return new
 
 
@@ -58,7 +79,7 @@ def test_who_did_not_is_warned_and_the_freezer_keeps_to_its_set(week_1, refuses)
 def test_an_answer_for_a_second_set_is_refused_in_the_new_folder(week_1, refuses):
     """As if a freezer without a ledger had frozen the X of week 1 once more, less one."""
     week_2 = issued_again(week_1)
-    forgetful = replace(week_2, recipe=replace(week_2.recipe, homes=False))
+    forgetful = forgetting(week_2)
     remove_shares_of(1, week_2)
     x = week_2.folder / "masked/user-01.h5"
     refuses(77, *forgetful.offline(1), says="user 1 has masked in this round already")
@@ -71,9 +92,9 @@ def test_an_answer_for_a_second_set_is_refused_in_the_new_folder(week_1, refuses
 
 
 def test_without_a_ledger_only_ones_own_files_tell(week_1, refuses):
-    """The twin, and what the documents say: users that keep ledgers in the round's folder."""
+    """The twin, and what the documents say: folders of secrets that are older than the session."""
     week_2 = issued_again(week_1)
-    forgetful = replace(week_2, recipe=replace(week_2.recipe, homes=False))
+    forgetful = forgetting(week_2)
     shutil.rmtree(week_2.folder / "masked")
     for n in ALL:
         refuses(77, *forgetful.offline(n), says=f"user {n} has dealt in this round already")

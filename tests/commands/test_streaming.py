@@ -3,7 +3,6 @@ checked."""
 
 import os
 import tracemalloc
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,23 +10,27 @@ import pytest
 from played import (
     Recipe,
     Round,
-    attributes,
     call,
     contents,
     datasets,
+    document,
+    edit,
     flip,
     leftovers,
     must,
     placed,
 )
 
-from topk_secagg.protocol import buckets, moments
 from topk_secagg.protocol import construction as construction_module
+from topk_secagg.protocol import sketch
 from topk_secagg.storage import documents
 
 LENGTH, TOP, WIDTH = 256, 6, 128
 NAMED = {"length": LENGTH, "top_k": TOP, "users": 3, "masking": (1, 2, 3)}
 USERS = (1, 2, 3)
+WRITTEN_OUT = {
+    "construction": "sketch", "dealing": "shares", "picks": 2, "top_k": 10, "length": 150
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -78,9 +81,9 @@ def test_one_bit_in_a_row_that_x_names_is_noticed(frozen, name, which):
 
 
 def test_one_bit_in_any_row_is_noticed_where_all_are_read(round_at):
-    r = round_at("frozen", construction="moments", picks=2, top_k=10, length=150)
+    r = round_at("frozen", **WRITTEN_OUT)
     path = r.folder / "shares/user-01/from-02.h5"
-    start, size = placed(path)["g"]
+    start, size = placed(path)["f"]
     check_noticed(r, path, range(start, start + size, 97))
 
 
@@ -93,7 +96,8 @@ def check_noticed(r: Round, path: Path, positions: object) -> None:
         assert result.code == 65
         assert "from-02.h5" in result.err
         assert "checksum" in result.err
-    ledger = "secrets/user-01.ledger.json"  # the answer is recorded before it is computed
+    ledger = "secrets/user-01.ledger.json"  # which notes what survivors it saw
+    assert document(r.folder / ledger)["answered"] is None
     assert {**contents(r.folder), ledger: None} == {**before, ledger: None}
     assert leftovers(r.folder) == []
 
@@ -147,29 +151,19 @@ def test_only_the_named_rows_and_the_checksums_are_read(frozen, monkeypatch):
         assert read[f"from-{sender:02}.h5"] < 2 * LENGTH * WIDTH * 4 / 4
 
 
-@pytest.mark.parametrize("construction", ["permutation", "moments"])
-def test_memory_does_not_grow_with_the_shares(tmp_path, construction, monkeypatch):
-    """With small buffers, a round of four times the size needs hardly more, though its shares,
-    which are written out, are far larger. (Those of `sketch` are smaller than its X.)"""
+def test_memory_does_not_grow_with_the_shares(tmp_path, monkeypatch):
+    """With small buffers, a round of four times the size needs hardly more, though its shares are
+    far larger. (Those of `sketch` are no larger than its X.)"""
     monkeypatch.setattr(construction_module, "CHUNK_SYMBOLS", 1 << 14)
-    monkeypatch.setattr(buckets, "CHECK_BYTES", 1 << 12)
-    monkeypatch.setattr(moments, "_READ_CHECKS", 4)
     monkeypatch.setattr(
         documents.read_bytes, "__defaults__", (1 << 16,)
     )  # which it makes room for at once
     peaks = []
     shared = []
     for times in (1, 1, 4):  # the first loads what is needed
-        if construction == "permutation":
-            recipe = Recipe(
-                "permutation", users=3, masking=(1, 2, 3), length=150 * times, top_k=10 * times
-            )
-        else:
-            recipe = Recipe(
-                "moments", users=6, masking=(1, 2, 3, 4, 5, 6), construction="moments", picks=4
-            )
-            recipe = replace(recipe, dealing="shares")
-            recipe = replace(recipe, length=4800 * times, top_k=400 * times)
+        recipe = Recipe(
+            "permutation", users=3, masking=(1, 2, 3), length=150 * times, top_k=10 * times
+        )
         name = f"{len(peaks)}"
         r = Round(recipe, tmp_path / name, tmp_path / f"inputs-{name}").prepare()
         commands = r.commands()
@@ -189,11 +183,13 @@ def test_memory_does_not_grow_with_the_shares(tmp_path, construction, monkeypatc
 
 
 def test_y_does_not_depend_on_the_size_of_the_parts(round_at, monkeypatch):
-    r = round_at("answered", construction="moments", picks=2, top_k=10, length=150)
+    r = round_at("answered", **WRITTEN_OUT)
     path = r.folder / "elimination/user-01.h5"
     before = datasets(path)["y"]
-    monkeypatch.setattr(moments, "_READ_CHECKS", 0)  # one group at a time
+    ledger = r.private(1) / "user-01.ledger.json"
+    edit(ledger, lambda lines: lines.update(answered=None))
     path.unlink()
+    for module in (construction_module, sketch):
+        monkeypatch.setattr(module, "CHUNK_SYMBOLS", 1)  # one group at a time
     must(*r.eliminate(1))
     assert np.array_equal(datasets(path)["y"], before)
-    assert attributes(path)["blocks"] == 2

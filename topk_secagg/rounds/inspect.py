@@ -113,7 +113,7 @@ def _check_of_a_round(path: Path) -> None:
             f"{path} is not a file of a round, but a list of recipients: users' public keys",
             "the session.json of a sealed round says which keys the round has",
         )
-    if start.startswith(SIGNATURE) or path.suffix == ".json":
+    if start.startswith(SIGNATURE):
         return
     if is_readable(path):
         raise BadData(
