@@ -69,6 +69,7 @@ HINTS: dict[Advice, str] = {
     "exclude",
     Advice.TOP_K: "give one of --top-k K, --density SHARE, --rank R and --whole",
     Advice.WEIGHT: "{hint}: init --max-weight",
+    Advice.WHOLE: "{hint}: --whole, or another --rank R",
     Advice.WITHOUT_THEM: "{hint}; --without-them masks all the same",
 }
 

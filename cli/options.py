@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,22 @@ def size(value: str) -> int:
     if match is None:
         raise click.BadParameter(f"{value!r} is not a size such as 500MB or 2GB")
     return int(match[1]) * _UNITS[match[2]]
+
+
+def several(kind: Callable[[str], Any]) -> Callable[[str], list[Any]]:
+    """Values with commas between them."""
+
+    def parsed(value: str) -> list[Any]:
+        return [kind(part) for part in value.split(",")]
+
+    return parsed
+
+
+def rank_number(value: str) -> int:
+    """One of several ranks."""
+    if not re.fullmatch(r"\s*[0-9]{1,6}\s*", value):
+        raise click.BadParameter(f"{value!r} is not a rank such as 2")
+    return int(value)
 
 
 def users_or_all(value: str) -> list[int] | str:
@@ -314,6 +331,22 @@ run_options = tuple(
     clip_option_of_run if option is clip_option else option for option in round_options
 )
 
+# `plan` compares several of them
+_several_options = {
+    "density": value(
+        "--density",
+        "SHARE,...",
+        f"K as a share of L: 0.01 is 1 %. One or several.  {_SIZE_REQUIRED}",
+        kind=several(share),
+    ),
+    "rank": value(
+        "--rank",
+        "R,...",
+        f"Low rank: project matrices on R columns. One or several.  {_SIZE_REQUIRED}",
+        kind=several(rank_number),
+    ),
+}
+plan_options = tuple(_several_options.get(option.name or "", option) for option in round_options)
 
 from_options = (
     file(

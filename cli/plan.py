@@ -21,17 +21,17 @@ from .sending import sending_line
 @command(
     "What a round would cost, before it is run.",
     *o.users_and_layout,
-    *o.round_options,
-    o.file("--plot", "Draw the trade-off (needs matplotlib).", "FILE.png"),
-    example="--users 10 --survivors 5 --colluders 3 --density 0.01 --like gradient.pt",
+    *o.plan_options,
+    o.file("--plot", "Draw bytes against energy kept (needs matplotlib).", "FILE.png"),
+    example="--users 10 --survivors 7 --colluders 3 --density 0.01 --like gradient.pt",
 )
 def plan(console: Console, plot: Path | None, **options: Any) -> None:
-    """Show what each construction would cost for the options of `init`, and which one `init` would
-    choose.
+    """Show what each way to reduce a gradient would cost, beside plain averaging and others.
 
-    The table has both constructions and two fields; the last rows are
-    what the paper's theorem, dense LightSecAgg and Flower's SecAgg+ need. With --like, also how
-    much of the energy of the K largest entries of that gradient each choice keeps.
+    --density and --rank take several values: --density 0.001,0.01 --rank 1,2,4. With one, other
+    usual sizes are shown too; * is what `init` chooses for it. The last rows are what the paper's
+    theorem, dense LightSecAgg and Flower's SecAgg+ need. With --like, also what share of the energy
+    of that gradient leaves. -v shows other ways to run the choice, and what the columns mean.
     """
     if plot and importlib.util.find_spec("matplotlib") is None:
         raise UsageError("drawing needs matplotlib", "pip install 'topk-secagg[plot]'")
@@ -39,70 +39,121 @@ def plan(console: Console, plot: Path | None, **options: Any) -> None:
     comparison = ts.plan(measure_in=Path.cwd(), **options)
     p = comparison.parameters
     console.say(*comparison.notes)
-    paste = _init_words(p, **options)
-    # peers have none
-    rows = [
-        {
-            "construction": row.name,
-            **{name: getattr(row.parameters, name, None) for name in ("picks", "field", "dealing")},
-            **facts_of(row, *_SIZES),
-            **facts_of(row, "step", "seconds", "energy", "memory_bytes"),
-            "recommended": row is comparison.best,
-        }
-        for row in comparison.rows
-    ]
+    paste = _init_words(comparison, **options)
+    rows = [_facts(row) for row in comparison.rows]
+    ways = [_facts(row) for row in comparison.ways]
+    best = _facts(comparison.best)
     if plot:
-        _plot(plot, rows)
-    facts = facts_of(comparison, "remarks", "certain_answers", "liars_excluded")
-    console.result({"choices": rows, **facts, "command": shlex.join(paste)})
-    columns = {
-        title: column
-        for title, column in _COLUMNS.items()
-        if title != "energy" or options["like"] is not None
-    }
-    cells = [
-        ["" if row[name] is None else show(row[name]) for name, show in columns.values()]
-        for row in rows
-    ]
-    for row, texts in zip(rows, cells, strict=True):
-        if _writes_shares_out(row):
-            texts[0] = "  shares"  # of the construction above
-        texts[0] += " *" if row["recommended"] else ""
-    console.table(list(columns), cells, narrow=True)
-    memory = amount(comparison.best.memory_bytes or 0)
+        _plot(plot, rows, best)
+    facts = facts_of(comparison, "remarks", "certain_answers", "liars_excluded", "plain_users")
+    console.result(
+        {"rows": rows, "ways": ways, "best": best, **facts, "command": shlex.join(paste)}
+    )
+    is_example_given = options["like"] is not None
+    no_energy = () if is_example_given else ("energy",)
+    _show(console, rows, best, "time", *no_energy)
     console.prose(
+        sending_line(p),
         *([f"init chooses (*) {comparison.reason}"] if comparison.reason else []),
         *comparison.remarks,
+        *_visible_lines(rows, best),
+    )
+    if console.verbose:
+        _show_more(console, comparison, ways, best, with_energy=is_example_given)
+    console.pasted("to start:", paste)
+
+
+def _facts(row: Any) -> dict[str, Any]:
+    """A row for JSON; peers have no parameters."""
+    return {
+        **facts_of(row, "name", "reduction", "size"),
+        **{name: getattr(row.parameters, name, None) for name in ("picks", "field", "dealing")},
+        "before": row.offline_bytes,
+        "with": row.online_bytes,
+        "in_all": row.total_bytes,
+        "later": row.later_bytes,
+        "plain": row.plain_bytes,
+        **facts_of(row, "masked_bytes", "answer_bytes", "pair_bytes", "all_bytes", "file_bytes"),
+        **facts_of(row, "step", "seconds", "energy", "memory_bytes", "visible"),
+    }
+
+
+def _show(console: Console, rows: list[dict[str, Any]], best: dict[str, Any], *hidden: str) -> None:
+    """A table of rows, without some of its columns."""
+    columns = {title: column for title, column in _COLUMNS.items() if title not in hidden}
+    cells = [
+        [_title(row) + " *" * (row == best)]
+        + ["" if row[name] is None else show(row[name]) for name, show in columns.values()]
+        for row in rows
+    ]
+    console.table(["", *columns], cells, narrow=True)
+
+
+def _title(row: dict[str, Any]) -> str:
+    """Which reduction a row is about, or which peer."""
+    if row["field"] is None:
+        return str(row["name"])
+    return " ".join(map(str, filter(None, (row["reduction"], row["size"]))))
+
+
+def _visible_lines(rows: list[dict[str, Any]], best: dict[str, Any]) -> list[str]:
+    """What others see of a user: for the choice, and for the other reductions in the table."""
+    seen = {row["reduction"]: row["visible"] for row in rows if row["field"] is not None}
+    lines = [f"visible with {best['reduction']}: {best['visible']}"]
+    return lines + [
+        f"visible with {name}: {what}" for name, what in seen.items() if name != best["reduction"]
+    ]
+
+
+def _show_more(
+    console: Console,
+    comparison: ts.PlanReport,
+    ways: list[dict[str, Any]],
+    best: dict[str, Any],
+    *,
+    with_energy: bool,
+) -> None:
+    """Other ways to run the choice, and what there is to know about the figures."""
+    p = comparison.parameters
+    console.line("", "other ways to run the choice:")
+    named = [{**way, "size": None, "reduction": f"{way['name']} {way['dealing']}"} for way in ways]
+    chosen = next((n for n, way in zip(named, ways, strict=True) if _is_choice(way, best)), {})
+    _show(console, named, chosen, "later", *([] if with_energy else ["energy"]))
+    memory = amount(comparison.best.memory_bytes or 0)
+    console.prose(
         *_COLUMN_LINES,
         *([_SERIES] if p.dealing == "keys" else []),
+        *([_plain_users_line(comparison)] if comparison.plain_users else []),
         *_file_lines(p, comparison.best),
-        *([_SHARES] if any(map(_writes_shares_out, rows)) else []),
-        f"one step of the quantiser, the resolution, is {_steps(rows)}",
-        *([_ENERGY] if options["like"] is not None else []),
+        _SHARES,
+        f"one step of the quantiser, the resolution, is {_steps([*ways, best])}",
+        *([_ENERGY] if with_energy else []),
         *_PEER_LINES,
         _strict_line(p, comparison),
         "time is an estimate for `run` with all users on this machine, from a quick measurement in "
         "this folder",
         f"the largest step of the choice takes {memory} of memory",
-        sending_line(p),
-        "docs/training.md says which K, field, P and clip did well in trainings",
+        "docs/training.md says which K, rank, field and clip did well in trainings",
     )
-    console.pasted("to start:", paste)
 
 
-_SIZES = (
-    "pair_bytes",
-    "all_bytes",
-    "offline_bytes",
-    "masked_bytes",
-    "answer_bytes",
-    "online_bytes",
-    "total_bytes",
-    "file_bytes",
-)
+def _is_choice(way: dict[str, Any], best: dict[str, Any]) -> bool:
+    return all(way[name] == best[name] for name in ("name", "field", "dealing", "picks"))
+
+
+def _plain_users_line(comparison: ts.PlanReport) -> str:
+    """Where top-K stops to pay."""
+    p = comparison.parameters
+    return (
+        f"with K = {p.top_k}, what a user sends grows with N: from about "
+        f"{comparison.plain_users} users on it is more than its plain gradient; low rank does not "
+        "grow"
+    )
+
+
 _COLUMN_LINES = (
     "what one user sends when nobody drops out: before there are gradients, X with its gradient, "
-    "Y as its answer, and in all",
+    "Y as its answer, in all, and in all in a later round of a series",
     "a broadcast (X, Y, the list of commitments to keys) counts once: where a user sends it to "
     "each of the others, it counts N - 1 times",
 )
@@ -117,11 +168,6 @@ _PEER_LINES = (
     "SecAgg+ rests on key agreement besides, has a server, and its users agree on keys anew in "
     "every round",
 )
-
-
-def _writes_shares_out(row: dict[str, Any]) -> bool:
-    """Whether a row deals written-out shares where its construction could deal keys."""
-    return bool(row["dealing"] == "shares" and row["construction"] != "permutation")
 
 
 def _file_lines(p: ts.Parameters, best: Any) -> list[str]:
@@ -149,8 +195,8 @@ def _strict_line(p: ts.Parameters, comparison: ts.PlanReport) -> str:
 
 
 _ENERGY = (
-    "energy is the sum of the squares of the entries that are sent, as a share of that of the K "
-    "largest"
+    "energy is the share of that gradient's sum of squares that leaves: of low rank once the basis "
+    "is found, which takes a first round"
 )
 
 
@@ -160,27 +206,37 @@ def _steps(rows: list[dict[str, Any]]) -> str:
     return ", ".join(f"{step:.2g} of the clip in field {field}" for field, step in steps.items())
 
 
-def _init_words(p: ts.Parameters, **options: Any) -> list[str]:
+def _init_words(comparison: ts.PlanReport, **options: Any) -> list[str]:
     """The call of `init` that chooses exactly these parameters, and the layout of the options."""
-    from topk_secagg.algebra.field import DEFAULT_FIELD
+    from topk_secagg.algebra.field import DEFAULT_FIELD, SMALL_FIELD
     from topk_secagg.protocol.parameters import DEALINGS
 
+    p = comparison.parameters
+    best = comparison.best
     given = [(name, options[name]) for name in ("like", "length", "entry", "strip_prefix")]
-    given += [(name, pattern) for name in ("only", "exclude") for pattern in options[name]]
-    given += facts_of(p, "users", "survivors", "colluders", "top_k", "construction").items()
+    given += [
+        (name, pattern)
+        for name in ("only", "exclude", "whole_tensors")
+        for pattern in options[name]
+    ]
+    given += facts_of(p, "users", "survivors", "colluders").items()
+    size = {"low-rank": ("rank", best.size), "top-k": ("top_k", best.size)}
+    given.append(size.get(best.reduction, ("whole", True)))
+    given.append(("construction", p.construction))
     # those of the other construction too
     defaults = {
         "picks": 0,
         "dealing": DEALINGS[p.construction][0],
-        "field": DEFAULT_FIELD,
-        "clip": 1,
+        "field": SMALL_FIELD if best.reduction == "low-rank" else DEFAULT_FIELD,
         "max_weight": 1,
     }
     given += [
         (name, value) for name, value in facts_of(p, *defaults).items() if value != defaults[name]
     ]
+    if options["clip"] != 1:
+        given.append(("clip", options["clip"]))
     words = [
-        (f"--{name.replace('_', '-')}", str(value))
+        (f"--{name.replace('_', '-')}", *([] if value is True else [str(value)]))
         for name, value in given
         if value not in (None, "")
     ]
@@ -213,48 +269,58 @@ def _duration(seconds: float) -> str:
 
 # what the columns of the table show: a fact, and in which form
 _COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
-    "construction": ("construction", str),
-    "P": ("picks", lambda picks: str(picks or "")),
     "field": ("field", str),
-    "before": ("offline_bytes", amount),
+    "before": ("before", amount),
     "X": ("masked_bytes", amount),
     "Y": ("answer_bytes", amount),
-    "in all": ("total_bytes", amount),
+    "in all": ("in_all", amount),
+    "later": ("later", amount),
     "time": ("seconds", _duration),
-    "energy": ("energy", "{:.4f}".format),
+    "energy": ("energy", "{:.1%}".format),
 }
 
 
-def _plot(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Bars for each choice: what a user sends before, with its gradient and in all, and the energy
-    kept where it is known."""
+def _plot(path: Path, rows: list[dict[str, Any]], best: dict[str, Any]) -> None:
+    """What a user sends in a later round, against the energy that leaves; a line for each system
+    that sends everything. Without an example gradient, bars."""
     from matplotlib.figure import Figure
 
     from topk_secagg.storage.atomic import OWN, whole_file
 
-    facts = {"construction": "{}", "picks": "P = {}", "field": "q = {}", "dealing": "{}"}
-    named = (
-        ", ".join(text.format(row[fact]) for fact, text in facts.items() if row[fact])
-        for row in rows
-    )
-    names = [name + " *" * row["recommended"] for name, row in zip(named, rows, strict=True)]
-    panels = [
-        ("offline_bytes", "before there are gradients, bytes a user"),
-        ("online_bytes", "with the gradient, bytes a user"),
-        ("total_bytes", "in all, bytes a user"),
-    ]
-    if any(row["energy"] for row in rows):
-        panels.append(("energy", "share of the top-K energy that is kept"))
-    figure = Figure(figsize=(7 * len(panels), 5), layout="constrained")
-    for panel, (fact, title) in zip(
-        figure.subplots(1, len(panels), sharey=True), panels, strict=True
-    ):
-        panel.barh(names, [row[fact] or 0 for row in rows])
-        panel.set(xscale="log", title=title)
-        panel.grid(visible=True, axis="x", alpha=0.3)
-        if fact == "energy":  # all are close to 1
-            panel.set(xscale="linear", xlim=(min(row[fact] or 1 for row in rows) - 0.02, 1.005))
-    figure.axes[0].invert_yaxis()
-    figure.supxlabel("* what init chooses")
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.subplots()
+    points = [row for row in rows if row["energy"] is not None]
+    if points:
+        _scatter(axes, points, [row for row in rows if row["energy"] is None], best)
+    else:
+        names = [_title(row) + " *" * (row == best) for row in rows]
+        axes.barh(names, [row["later"] for row in rows])
+        axes.invert_yaxis()
+    axes.set(xscale="log", xlabel="bytes that a user sends in a later round (* init's choice)")
+    axes.grid(visible=True, axis="x", alpha=0.3)
     with whole_file(path, OWN) as stream:
-        figure.savefig(stream, format="png", dpi=110)
+        figure.savefig(stream, format="png", dpi=130)
+
+
+def _scatter(
+    axes: Any, points: list[dict[str, Any]], others: list[dict[str, Any]], best: dict[str, Any]
+) -> None:
+    """Points with their names beside them."""
+    for reduction in dict.fromkeys(row["reduction"] for row in points):
+        line = [row for row in points if row["reduction"] == reduction]
+        axes.plot(
+            [row["later"] for row in line], [row["energy"] for row in line], "o-", label=reduction
+        )
+        for row in line:
+            name = str(row["size"] or "") + " *" * (row == best)
+            axes.annotate(
+                name,
+                (row["later"], row["energy"]),
+                xytext=(0, 6),
+                textcoords="offset points",
+                ha="center",
+            )
+    for row, style in zip(others, ("-", "--", ":", "-."), strict=False):
+        axes.axvline(row["later"], color="gray", linestyle=style, label=row["name"])
+    axes.set(ylabel="share of the gradient's energy that leaves", ylim=(0, 1.08))
+    axes.legend(loc="lower right")

@@ -50,6 +50,7 @@ class Advice(Enum):
     TOO_FEW_USERS = auto()
     TOP_K = auto()
     WEIGHT = auto()
+    WHOLE = auto()
     WITHOUT_THEM = auto()
 
 

@@ -1,5 +1,6 @@
 """What `plan` predicts is what a round then takes, and what `init` chooses is what `plan` marks."""
 
+import re
 import shlex
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,12 +13,13 @@ from played import Recipe, Round, call, must
 
 from topk_secagg.errors import CannotWrite
 from topk_secagg.gradients.layout import Layout
+from topk_secagg.gradients.reduce import Reduction
 from topk_secagg.protocol.parameters import CONSTRUCTIONS, Parameters
-from topk_secagg.review.plan import DENSE, FLOWER, THEOREM, plan
+from topk_secagg.review.plan import DENSE, FLOWER, PLAIN, THEOREM, Plan, plan
 from topk_secagg.rounds.costs import check_disk, footprint, sent
-from topk_secagg.rounds.init import start
+from topk_secagg.rounds.init import start_chosen
 from topk_secagg.rounds.offline import offline
-from topk_secagg.rounds.options import choose_parameters
+from topk_secagg.rounds.options import Choice, choose_rounds
 from topk_secagg.rounds.run import run
 from topk_secagg.storage.workspace import Workspace
 
@@ -29,6 +31,26 @@ def parameters(**options: Any) -> Parameters:
     return Parameters.choose(
         **{"users": 4, "survivors": 3, "colluders": 1, "top_k": 20, "length": 600, **options}
     )
+
+
+def choice_of(p: Parameters) -> Choice:
+    """A round of one flat vector with these parameters."""
+    layout = Layout.flat(p.length)
+    reduction = Reduction.top_k([(p.length,)])
+    return Choice(layout, reduction, p, (1.0,), reason="", gradient=None, notes=())
+
+
+def start(root: Path, p: Parameters) -> Workspace:
+    """A round with these parameters."""
+    return start_chosen(root, choice_of(p), {}).round
+
+
+def planned(gradient: Any = None, length: int = 272_474, **options: Any) -> Plan:
+    """What `plan` finds, with K as a density."""
+    given = {**PAPER, **options}
+    sizes = {"density": [given.pop("density")]}
+    like = {"length": length} if gradient is None else {"like": gradient}
+    return plan(choose_rounds({**given, **like}, sizes))
 
 
 SMALL_ROUNDS = [
@@ -61,7 +83,7 @@ def test_a_round_takes_the_bytes_that_were_predicted(tmp_path, options):
         files.append(tmp_path / f"{n}.npy")
         np.save(files[-1], np.random.default_rng(n).uniform(-1, 1, p.length))
     root = tmp_path / "round"
-    space, _ = start(root, p, Layout.flat(p.length))
+    space = start(root, p)
     report = run(space, files)
     predicted = footprint(p)
 
@@ -88,12 +110,12 @@ def test_a_round_takes_the_bytes_that_were_predicted(tmp_path, options):
 
 def report_of_plan(p: Parameters) -> tuple[int, int]:
     """What `plan` shows of its choice before and in all."""
-    best = plan(p).best
+    best = plan([choice_of(p)]).best
     return best.offline_bytes, best.total_bytes
 
 
 def test_a_file_of_keys_has_a_short_header(tmp_path):
-    space, _ = start(tmp_path / "round", parameters(construction="sketch"), Layout.flat(600))
+    space = start(tmp_path / "round", parameters(construction="sketch"))
     offline(space, 1)
     held = dataset_bytes(space.root, "shares/user-02/*", ("keys",))
     assert 0 < held <= file_bytes(space.root, "shares/user-02/*") <= held + 2500
@@ -108,19 +130,19 @@ def test_a_sealed_file_of_keys_has_a_short_header(tmp_path):
     assert 0 < held < file_bytes(r.folder, "shares/user-02/*.age") <= held + 2500
 
 
-def test_every_column_has_the_theorem_and_the_peers_beside_it():
-    p = choose_parameters(272_474, **PAPER)[0]
-    found = plan(p)
+def test_every_column_has_plain_averaging_the_theorem_and_the_peers_beside_it():
+    found = planned()
     rows = {row.name: row for row in found.rows}
-    ours = [row.parameters for row in found.rows if row.parameters]
+    ways = [row.parameters for row in found.ways]
     dealt = [("permutation", "shares"), ("sketch", "keys"), ("sketch", "shares")]
-    assert [(q.construction, q.field, q.dealing) for q in ours] == [
+    assert [(q.construction, q.field, q.dealing) for q in ways] == [
         (name, field, dealing)
         for name in CONSTRUCTIONS
         for field in (4281076801, 65521)
         for of, dealing in dealt
         if of == name
     ]
+    assert rows[PLAIN].total_bytes == rows[PLAIN].later_bytes == 272_474 * 8  # float64
     assert rows[DENSE].pair_bytes == 272_474 // 2 * 4  # L / (U - T) symbols
     assert rows[DENSE].all_bytes == 100 * rows[DENSE].pair_bytes
     assert rows[DENSE].offline_bytes == 9 * rows[DENSE].pair_bytes
@@ -133,16 +155,66 @@ def test_every_column_has_the_theorem_and_the_peers_beside_it():
         assert row.total_bytes == row.offline_bytes + row.masked_bytes + row.answer_bytes
 
 
+RESNET = {"w": np.zeros((64, 32, 3, 3), np.float32), "b": np.zeros(64, np.float32)}
+
+
+def sizes_of(found: Plan) -> list[tuple[str, int | None]]:
+    return [(row.reduction, row.size) for row in found.rows if row.parameters]
+
+
+def test_one_size_is_shown_beside_the_usual_ones():
+    assert sizes_of(planned(RESNET)) == [
+        ("top-k", 18),
+        ("top-k", 185),
+        ("top-k", 1850),
+        *(("low-rank", rank) for rank in (1, 2, 4, 8)),
+        ("whole", None),
+    ]
+    # one vector has no matrix: its low rank would be the whole
+    assert {reduction for reduction, _ in sizes_of(planned(length=5000))} == {"top-k", "whole"}
+
+
+def test_of_several_sizes_the_first_is_the_choice_and_no_others_are_shown():
+    given = {**PAPER, "like": RESNET}
+    del given["density"]
+    found = plan(choose_rounds(given, {"rank": [4, 2], "top_k": [7]}))
+    assert sizes_of(found) == [("top-k", 7), ("low-rank", 2), ("low-rank", 4)]
+    assert (found.best.reduction, found.best.size) == ("low-rank", 4)
+    assert THEOREM not in {row.name for row in found.rows}, "it is about top-K"
+
+
+def test_a_later_round_costs_the_mean_of_both_sides_and_no_keys():
+    given = {**PAPER, "like": {"w": np.zeros((90, 40), np.float32)}}
+    del given["density"]
+    low = plan(choose_rounds(given, {"rank": [2]})).best
+    symbols = {"right": 2 * 90, "left": 2 * 40}
+    assert low.offline_bytes > 0
+    expected = [2 * n + 2 * n / 2 for n in symbols.values()]  # X, and Y = X / D
+    assert low.later_bytes == pytest.approx(sum(expected) / 2, abs=8)
+    del given["like"]
+    written = {**given, "length": 600, "construction": "sketch", "dealing": "shares"}
+    dealt_anew = plan(choose_rounds(written, {"top_k": [20]})).best
+    assert dealt_anew.later_bytes == dealt_anew.total_bytes
+
+
+def test_top_k_stops_to_pay_at_some_number_of_users():
+    found = planned(np.zeros(272_474, np.float32))
+    assert found.plain_users == 50
+    few, many = (
+        planned(np.zeros(272_474, np.float32), users=n, survivors=n, colluders=1) for n in (40, 60)
+    )
+    assert few.best.masked_bytes < 4 * 272_474 <= many.best.masked_bytes
+
+
 @pytest.mark.parametrize(
     ("survivors", "before", "written", "online"),
     [(5, 14_200, 991_000, 329_000), (7, 5250, 495_000, 274_000)],
 )
 def test_what_the_documents_say_of_the_size_of_the_paper(survivors, before, written, online):
-    p = choose_parameters(272_474, **PAPER | {"survivors": survivors})[0]
     rows = {
         row.parameters.dealing: row
-        for row in plan(p).rows
-        if row.parameters and (row.name, row.parameters.field) == ("sketch", p.field)
+        for row in planned(survivors=survivors).ways
+        if (row.name, row.parameters.field) == ("sketch", 4281076801)
     }
     assert rows["keys"].offline_bytes == pytest.approx(before, rel=0.05)
     assert rows["shares"].offline_bytes == pytest.approx(written, rel=0.01)
@@ -151,7 +223,7 @@ def test_what_the_documents_say_of_the_size_of_the_paper(survivors, before, writ
 
 def test_a_scheme_that_needs_less_is_named():
     def remarks(**options):
-        return plan(choose_parameters(272_474, **PAPER | options)[0]).remarks
+        return planned(**options).remarks
 
     (flower,) = remarks()
     assert flower.startswith("SecAgg+ sends less before (")
@@ -168,10 +240,10 @@ def test_more_picks_keep_more_energy():
     crowded[::1000] = np.linspace(1, 2, 100)  # all in few buckets for every B near 1000 / P
 
     def energy(picks):
-        options = {**PAPER, "construction": "sketch", "picks": picks}
-        return plan(choose_parameters(100_000, **options)[0], crowded).best.energy
+        options = {"density": 0.001, "construction": "sketch", "picks": picks}
+        return planned(crowded, **options).best.energy
 
-    assert energy(1) < energy(2) < energy(8) < energy(16) == pytest.approx(1)
+    assert energy(1) < energy(2) < energy(4) < 0.99 < energy(16)
 
 
 def test_the_command_can_be_pasted_and_starts_the_very_round_that_is_marked(tmp_path, monkeypatch):
@@ -181,54 +253,75 @@ def test_the_command_can_be_pasted_and_starts_the_very_round_that_is_marked(tmp_
     words = shlex.split(facts["command"].replace("ROUND", "round"))
     assert words[0] == "topk-secagg"
     must(*words[1:])
-    (marked,) = [c for c in facts["choices"] if c["recommended"]]
-    p = Workspace(tmp_path / "round").session.parameters
-    assert (p.construction, p.picks, p.clip) == (marked["construction"], marked["picks"], 0.5)
+    marked = facts["best"]
+    assert marked in facts["rows"]
+    session = Workspace(tmp_path / "round").session
+    p = session.parameters
+    assert (p.construction, p.picks, session.clips) == (marked["name"], marked["picks"], (0.5,))
     assert footprint(p).all_bytes == marked["all_bytes"]
-    ours = [c for c in facts["choices"] if c["field"]]
+    ours = [c for c in facts["rows"] if c["field"]]
     assert all(c["seconds"] > 0 and 0 <= c["energy"] <= 1 and c["step"] > 0 for c in ours)
 
 
-def test_the_table_says_what_its_columns_mean():
-    out = must("plan", *OPTIONS, "--length", "272474").out
+def test_the_answer_comes_first_and_notes_behind_v():
+    call_of = ("plan", *OPTIONS, "--length", "272474")
+    short = must(*call_of).out
+    for words in ("SecAgg+ sends less before", "init chooses (*) sketch", "visible with top-k"):
+        assert words in short
+    assert short.splitlines()[-1].startswith("to start: ")
+    assert "a user sends 14.2 kB before and 329 kB with its gradient" in short
+    long = must(*call_of, "-v").out
     for words in (
         "time is an estimate",
-        "SecAgg+ sends less before",
         "the resolution",
-        "init chooses (*) sketch",
         "counts once",
         "sent once for a series",
         "SecAgg+ rests on key agreement besides",
         "the secrecy is then information-theoretic",
+        "from about 100 users on it is more than its plain gradient",
+        "docs/training.md says which K, rank, field and clip",
     ):
-        assert words in out
-    *_, sends, trainings, paste = out.splitlines()
-    assert paste.startswith("to start: ")
-    assert trainings.startswith("docs/training.md says which K, field, P and clip")
-    assert sends == "a user sends 14.2 kB before and 329 kB with its gradient"
+        assert words in long
+        assert words not in short
 
 
-def test_the_table_fits_80_columns(tmp_path):
+def test_a_peer_that_sends_as_much_as_it_can_be_read_is_not_said_to_send_less():
+    for remark in planned(users=40, survivors=21, colluders=8).remarks:
+        for less, more in re.findall(r"\(([^()]*) instead of ([^()]*)\)", remark):
+            assert less != more
+
+
+def test_the_tables_fit_80_columns(tmp_path):
     np.save(tmp_path / "g.npy", np.random.default_rng(0).standard_t(2, 50_000) * 1e-4)
-    dealt = ("--construction", "sketch", "--dealing", "shares")
-    lines = must("plan", *OPTIONS, *dealt, "--like", tmp_path / "g.npy").out.splitlines()
+    lines = must("plan", *OPTIONS, "--like", tmp_path / "g.npy", "-v").out.splitlines()
     end = next(at for at, line in enumerate(lines) if line.startswith("SecAgg+ "))
     assert max(map(len, lines[: end + 1])) <= 80
-    assert lines[0].split() == [
-        "construction", "P", "field", "before", "X", "Y", "in", "all", "time", "energy"
-    ]  # fmt: skip
-    assert any(line.startswith("  shares * ") for line in lines)
+    assert lines[0].split() == ["field", "before", "X", "Y", "in", "all", "later", "energy"]
+    assert any(line.startswith("top-k 500 * ") for line in lines)
+    assert any(line.startswith("sketch keys * ") for line in lines)
 
 
-def test_the_names_of_sizes_are_those_of_the_columns(tmp_path):
-    found = must("plan", *OPTIONS, "--length", "5000", "--json").json["choices"]
-    for row in found:
-        sizes = [row[f"{name}_bytes"] for name in ("offline", "masked", "answer")]
-        assert row["total_bytes"] == sum(sizes)
-        assert row["online_bytes"] == sum(sizes[1:])
-    names = [row["construction"] for row in found]
-    assert names[-3:] == [THEOREM, DENSE, FLOWER]
-    assert {row["dealing"] for row in found[:-3]} == {"shares", "keys"}
+def test_the_names_of_sizes_are_those_of_the_columns():
+    found = must("plan", *OPTIONS, "--length", "5000", "--json").json
+    for row in found["rows"]:
+        assert row["in_all"] == row["before"] + row["with"]
+        assert row["with"] == row["masked_bytes"] + row["answer_bytes"]
+        assert row["plain"] == 5000 * 8
+    assert [row["name"] for row in found["rows"]][-3:] == [THEOREM, DENSE, FLOWER]
+    assert {row["dealing"] for row in found["ways"]} == {"shares", "keys"}
+
+
+def test_several_densities_and_ranks_are_one_table(tmp_path):
+    np.savez(tmp_path / "g.npz", w=np.random.default_rng(0).normal(size=(60, 50)))
+    given = ("--users", 10, "--survivors", 5, "--colluders", 3, "--like", tmp_path / "g.npz")
+    found = must("plan", *given, "--density", "0.01,0.1", "--rank", "1,4", "--json").json
+    sizes = [(row["reduction"], row["size"]) for row in found["rows"] if row["field"]]
+    assert sizes == [("top-k", 30), ("top-k", 300), ("low-rank", 1), ("low-rank", 4)]
+    assert (found["best"]["reduction"], found["best"]["size"]) == ("top-k", 30)
+    energies = [row["energy"] for row in found["rows"] if row["field"]]
+    assert energies[0] < energies[1]
+    assert energies[2] < energies[3]
+    assert "is not a rank" in call("plan", *given, "--rank", "1,x").err
 
 
 def test_the_marked_dealing_is_the_one_that_is_started(tmp_path, monkeypatch):
@@ -253,7 +346,7 @@ def test_it_says_what_it_takes_to_exclude_liars(survivors, facts, words):
     call_of = ("plan", *options, "--length", 5000)
     found = must(*call_of, "--json").json
     assert (found["certain_answers"], found["liars_excluded"]) == facts
-    assert words in must(*call_of).out
+    assert words in must(*call_of, "-v").out
 
 
 def test_plot_draws_a_picture_and_notices_a_missing_matplotlib_first(tmp_path, monkeypatch):
@@ -266,7 +359,7 @@ def test_plot_draws_a_picture_and_notices_a_missing_matplotlib_first(tmp_path, m
 
 
 def test_a_round_that_the_disk_cannot_hold_is_refused(tmp_path, monkeypatch):
-    p = choose_parameters(272_474, **PAPER, construction="sketch", dealing="shares")[0]
+    p = planned(construction="sketch", dealing="shares").best.parameters
     monkeypatch.setattr("os.statvfs", lambda _: SimpleNamespace(f_bavail=5000, f_frsize=1000))
     check_disk(tmp_path, p, distributed=True)  # what one user sends and receives fits
     with pytest.raises(CannotWrite, match=r"need 17\.1 MB, and the disk has 5 MB free"):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 from ..brief import Brief
 from ..errors import CannotWrite, UsageError
@@ -14,7 +14,7 @@ from ..progress import Progress, unheard
 from ..protocol.parameters import Parameters
 from ..rounds.access import Pins, taking_part
 from ..rounds.arguments import AnyPath, AnyRound, optional_path, path_of
-from ..rounds.options import PlanOptions, choose_round
+from ..rounds.options import UsersOptions, choose_rounds, with_fit
 from ..storage.atomic import OWN, write_whole
 from .audit import collect_evidence
 from .evidence import Evidence, Finding
@@ -35,8 +35,16 @@ class PlanReport(Plan):
     notes: tuple[str, ...]
 
 
-def plan(*, measure_in: AnyPath | None = None, **options: Unpack[PlanOptions]) -> PlanReport:
-    """What a round would cost: compare the constructions, with several P and both fields.
+def plan(
+    *,
+    measure_in: AnyPath | None = None,
+    top_k: int | Sequence[int] | None = None,
+    density: float | Sequence[float] | None = None,
+    rank: int | Sequence[int] | None = None,
+    whole: bool = False,
+    **options: Unpack[UsersOptions],
+) -> PlanReport:
+    """What a round would cost: each way to reduce a gradient, beside plain averaging and others.
 
     Arguments:
     measure_in: a folder in which the speed of this machine is measured, to estimate how long each
@@ -44,32 +52,54 @@ def plan(*, measure_in: AnyPath | None = None, **options: Unpack[PlanOptions]) -
     users: N.
     survivors: U, the users that must remain at least.
     colluders: T, the users that together learn nothing but the sum.
-    like: a gradient, as a file or in memory: for its layout, and what part of its energy each
-        choice keeps.
+    like: a gradient, as a file or in memory: for its layout, and what share of its energy each
+        choice sends.
     length: L, for gradients that are one flat vector.
     entry: the entry of a PyTorch checkpoint that holds the tensors.
     strip_prefix: taken off tensor names that begin with it.
     only: patterns; only tensors with such a name.
     exclude: patterns; no tensors with such a name. By default the buffers of batch norm.
     max_weight: the largest weight that a user may give its gradient; 1 by default.
-    top_k: K, the coordinates that each user sends; or
-    density: K as a share of the gradient's length, such as 0.01.
-    field: q, a prime below 2^32.
+    top_k: K, the coordinates that each user sends, or several; or
+    density: K as a share of the gradient's length, such as 0.01, or several; or
+    rank: low rank: every matrix is projected on so many columns, or several; or
+    whole: everything is sent.
+    whole_tensors: patterns; tensors with such a name are sent whole.
+    field: q, a prime below 2^32; 65521 by default with low rank.
     construction: "permutation" (the paper's) or "sketch"; by default permutation while its offline
         files stay below 256 MiB, and else sketch.
     dealing: "keys" (sketch) or "shares", which are written out.
     picks: P, in the construction sketch.
     clip: the largest magnitude of a gradient's values; 1 by default.
 
-    Returns a PlanReport: its `rows`, the `best` of them, which `init` would choose, and `remarks`.
+    Returns a PlanReport: its `rows`, the `best` of them, which `init` would choose for the first
+    size, and `remarks`.
     """
-    choice = choose_round(options)
+    sizes = {
+        "top_k": _several("top_k", top_k),
+        "density": _several("density", density),
+        "rank": _several("rank", rank),
+        "whole": [True] if whole else [],
+    }
+    choices = choose_rounds(options, sizes)
+    choice = with_fit(choices[0], options.get("like"))
     folder = optional_path("measure_in", measure_in)
     speed = None if folder is None else measure_speed(choice.parameters, folder)
-    compared = compare(choice.parameters, choice.gradient, speed)
     return PlanReport(
-        **vars(compared), parameters=choice.parameters, reason=choice.reason, notes=choice.notes
+        **vars(compare(choices, speed)),
+        parameters=choice.parameters,
+        reason=choice.reason,
+        notes=choice.notes,
     )
+
+
+def _several(name: str, given: Any) -> list[Any]:
+    """One value, or a list of them, as a list."""
+    if given is None:
+        return []
+    if isinstance(given, str):
+        raise UsageError(f"{name} is {given!r:.60}, which is not a number", "give a number")
+    return list(given) if isinstance(given, Iterable) else [given]
 
 
 @dataclass(frozen=True, repr=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from numbers import Integral
@@ -13,6 +13,7 @@ from ..algebra.field import SMALL_FIELD
 from ..errors import Advice, UsageError, about, amount
 from ..gradients.arrays import Given, Vector, read_any
 from ..gradients.layout import NOT_GRADIENTS, Layout
+from ..gradients.low_rank import OTHER_SIDE
 from ..gradients.quantise import FixedPoint, magnitude
 from ..gradients.reduce import Reduction
 from ..gradients.tensors import Gradient, is_path
@@ -29,18 +30,28 @@ _FEWEST_STEPS = 4  # for a clip, with symbols of one byte
 # options that say how a gradient is reduced, of which one is given
 _ARTICLES = {"top_k": "K", "density": "a density", "rank": "a rank", "whole": "whole"}
 OF_REDUCTION = {*_ARTICLES, "whole_tensors"}
+# sizes that `plan` shows beside the one that is asked for
+_USUAL: tuple[dict[str, Any], ...] = (
+    *({"density": density} for density in (0.001, 0.01, 0.1)),
+    *({"rank": rank} for rank in (1, 2, 4, 8)),
+    {"whole": True},
+)
 _NOT_PARAMETERS = {"whole", "whole_tensors", "clip"}
 _PAPER_LIMIT = 1 << 28  # bytes of files, below which the paper's construction is the default
 
 
-class RoundOptions(TypedDict, total=False):
-    """How a gradient is reduced, and further parameters of a round as `Parameters.choose` takes
-    them; None is the default."""
+class SizeOptions(TypedDict, total=False):
+    """How a gradient is reduced: one of these."""
 
     top_k: int | None
     density: float | None
     rank: int | None
     whole: bool | None
+
+
+class OtherOptions(TypedDict, total=False):
+    """Further parameters of a round, as `Parameters.choose` takes them; None is the default."""
+
     whole_tensors: Sequence[str] | str | None
     field: int | None
     construction: str | None
@@ -49,9 +60,13 @@ class RoundOptions(TypedDict, total=False):
     clip: float | None
 
 
-class PlanOptions(RoundOptions, total=False):
-    """What a round costs follows from these; None is the default. `users`, `survivors` and
-    `colluders` have none."""
+class RoundOptions(SizeOptions, OtherOptions, total=False):
+    """What is summed, and how."""
+
+
+class UsersOptions(OtherOptions, total=False):
+    """What a round costs follows from these, and from how a gradient is reduced; None is the
+    default. `users`, `survivors` and `colluders` have none."""
 
     users: int | None
     survivors: int | None
@@ -63,6 +78,10 @@ class PlanOptions(RoundOptions, total=False):
     only: Sequence[str] | str | None
     exclude: Sequence[str] | str | None
     max_weight: float | None
+
+
+class PlanOptions(SizeOptions, UsersOptions, total=False):
+    """All that the cost of a round follows from."""
 
 
 class SessionOptions(PlanOptions, total=False):
@@ -96,10 +115,22 @@ def choose_reduction(layout: Layout, options: Mapping[str, Any]) -> Reduction:
     shapes = [slot.shape for slot in layout.slots]
     whole = whole_positions(layout, options.get("whole_tensors"))
     if "rank" in given:
-        return Reduction.of(shapes, whole_number("rank", given["rank"]), whole=whole)
+        return _low_rank(shapes, given["rank"], whole)
     if "whole" in given or _is_all(layout, whole, given, options):
         return Reduction.whole(shapes)
     return Reduction.top_k(shapes, whole)
+
+
+def _low_rank(shapes: Sequence[tuple[int, ...]], rank: Any, whole: set[int]) -> Reduction:
+    """Refuse a rank for which there is no matrix."""
+    reduction = Reduction.of(shapes, whole_number("rank", rank), whole=whole)
+    if not reduction.has_basis:
+        raise UsageError(
+            f"the gradient has no matrix that a rank of {rank} would make smaller",
+            "send everything, or choose a smaller rank",
+            Advice.WHOLE,
+        )
+    return reduction
 
 
 def _reducing(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -348,26 +379,69 @@ def chosen_layout(options: PlanOptions) -> tuple[Layout, Gradient | None]:
     )
 
 
-def chosen_parameters(reduction: Reduction, options: PlanOptions) -> ChosenParameters:
-    """`choose_parameters` with those of the options that are about them."""
-    numbers = {name: value for name, value in options.items() if name in _PARAMETER_OPTIONS}
-    return choose_parameters(reduction, numbers)
-
-
 def choose_round(options: PlanOptions) -> Choice:
     """What these options ask for; nothing is written."""
     layout, tensors = chosen_layout(options)
+    gradient = None if tensors is None else layout.flatten(tensors)
+    choice = _choice(layout, gradient, options)
+    return choice if tensors is None else replace(choice, notes=(*tensors.notes, *choice.notes))
+
+
+def choose_rounds(options: UsersOptions, sizes: Mapping[str, Sequence[Any]]) -> list[Choice]:
+    """What these options ask for with each of the sizes: {"density": [0.01, 0.1], "rank": [2]}.
+
+    Where that is one, other usual sizes follow it, those that fit.
+    """
+    asked = [{name: value} for name, values in sizes.items() for value in values]
+    first: PlanOptions = {**options, **(asked[0] if asked else {})}  # type: ignore[typeddict-item]
+    choices = [choose_round(first)]
+    chosen = choices[0]
+    for size in asked[1:]:
+        choices.append(_choice(chosen.layout, chosen.gradient, {**options, **size}))
+    if len(asked) > 1:
+        return choices
+    for size in _USUAL:
+        others = {name: options.get(name) for name in ("picks", "construction", "dealing")}
+        without = {name: value for name, value in options.items() if name not in others}
+        with suppress(UsageError):
+            other = _choice(chosen.layout, chosen.gradient, {**without, **size})
+            if not any(_is_same(other, known) for known in choices):
+                choices.append(other)
+    return choices
+
+
+def _is_same(one: Choice, other: Choice) -> bool:
+    """Whether two choices reduce a gradient alike."""
+    sizes = [(c.parameters.top_k, c.reduction) for c in (one, other)]
+    return sizes[0] == sizes[1]
+
+
+def _choice(layout: Layout, gradient: Vector | None, options: Mapping[str, Any]) -> Choice:
+    """What options ask for, but for those of the layout."""
     reduction = choose_reduction(layout, options)
-    chosen = chosen_parameters(reduction, options)
+    numbers = {name: value for name, value in options.items() if name in _PARAMETER_OPTIONS}
+    chosen = choose_parameters(reduction, numbers)
     return Choice(
         layout=layout,
         reduction=reduction,
         parameters=chosen.parameters,
         clips=same_clips(layout, options.get("clip")),
         reason=chosen.reason,
-        gradient=None if tensors is None else layout.flatten(tensors),
-        notes=chosen.notes if tensors is None else (*tensors.notes, *chosen.notes),
+        gradient=gradient,
+        notes=chosen.notes,
     )
+
+
+def with_side(choice: Choice) -> list[Parameters]:
+    """The parameters of a round on each side of the basis; of one alone where there is none."""
+    reduction = choice.reduction
+    if reduction.rank is None:
+        return [choice.parameters]
+    sides = [
+        Reduction.of(reduction.shapes, reduction.rank, side, reduction.kept_whole())
+        for side in OTHER_SIDE
+    ]
+    return [changed_parameters(choice.parameters, each, {}) for each in sides]
 
 
 def with_fit(choice: Choice, like: Given) -> Choice:
@@ -409,7 +483,7 @@ def changed_reduction(before: Session, layout: Layout, given: Mapping[str, Any])
     asked = _one_of(_reducing(given)) or _said_before(last)
     shapes = [slot.shape for slot in layout.slots]
     if "rank" in asked:
-        return Reduction.of(shapes, whole_number("rank", asked["rank"]), whole=whole)
+        return _low_rank(shapes, asked["rank"], whole)
     construction = before.parameters.construction
     if "whole" in asked or _is_all(layout, whole, asked, {"construction": construction}):
         return Reduction.whole(shapes)
