@@ -22,6 +22,7 @@ from .console import PROGRAM, Console, facts_of, plain
 from .phases import series_facts, series_lines
 
 if TYPE_CHECKING:
+    from topk_secagg.review.evidence import Finding
     from topk_secagg.review.status import FileStatus, Next, Status, UserStatus
     from topk_secagg.rounds.inspect import Description
 
@@ -344,7 +345,7 @@ def audit(
     recomputed. It changes nothing in the round, and shows no secret value. It follows no links and
     opens no folder that a round does not have, but names them.
     """
-    from topk_secagg.review.report import condensed, summary, unpinned
+    from topk_secagg.review.report import checked, summary, unchecked, unpinned
 
     with console.progress() as progress:
         audited = ts.audit(
@@ -376,13 +377,12 @@ def audit(
         "report": report,
     }
     console.result(facts)
-    rows = []
-    before = ""
-    for point, verdict, about, why in condensed(findings, everything=console.verbose):
-        text = f"{about}: {why}" if why else about
-        rows.append(("" if point == before else point, verdict.replace("fail", "FAIL"), text))
-        before = point
+    rows = _audit_rows(console, checked(findings))
     console.table(("point", "verdict", "on what, and why"), rows)
+    for what, lacking in unchecked(findings).items():
+        console.line(f"could not be checked without {what}:")
+        without = [(point, text) for point, _, text in _audit_rows(console, lacking)]
+        console.table(("point", "on what, and why"), without)
     if session:
         console.line(f"session {session.fingerprint}", *series_lines(session))
     console.line(summary(findings) + (f"; report: {report}" if report else ""))
@@ -394,3 +394,16 @@ def audit(
             f"{space.root} failed the audit: {failed[0].subject}: {failed[0].why}{more}",
             "do not rely on this round before that is explained",
         )
+
+
+def _audit_rows(console: Console, findings: Sequence[Finding]) -> list[tuple[str, str, str]]:
+    """Findings as rows of a table, each point named once."""
+    from topk_secagg.review.report import condensed
+
+    rows = []
+    before = ""
+    for point, verdict, about, why in condensed(findings, everything=console.verbose):
+        text = f"{about}: {why}" if why else about
+        rows.append(("" if point == before else point, verdict.replace("fail", "FAIL"), text))
+        before = point
+    return rows

@@ -17,7 +17,7 @@ import topk_secagg
 from topk_secagg.protocol.constructions import construction
 from topk_secagg.review.audit import audit, collect_evidence
 from topk_secagg.review.evidence import establishes
-from topk_secagg.review.report import page
+from topk_secagg.review.report import ELSE, SECRETS, SHARES, checked, page, unchecked
 from topk_secagg.storage.workspace import Workspace
 
 L, K, N = (
@@ -96,6 +96,40 @@ def parsed(path):
 
 def text_of(path):
     return " ".join(" ".join(parsed(path).find("body").itertext()).split())
+
+
+def test_what_could_not_be_checked_comes_after_what_was_by_what_an_auditor_lacks(spaces, reports):
+    text = text_of(reports["public"])
+    verdicts, lacking, everything = (
+        text.index(title)
+        for title in ("Verdicts", "What could not be checked here", "Everything that was checked")
+    )
+    assert verdicts < lacking < everything
+    assert "not checkable" not in text[verdicts:lacking]
+    secrets, shares = text.index(SECRETS), text.index(SHARES)
+    assert lacking < secrets < text.index("ledgers", secrets) < shares
+    assert shares < text.index("Y recomputed", shares) < everything
+    said = must("audit", spaces["public"].root).out
+    assert said.rindex(" pass ") < said.index(SECRETS) < said.index(SHARES)
+    assert re.search(r"nothing failed: \d+ passed; \d+ could not be checked here\n", said)
+
+
+def test_where_all_was_checked_nothing_is_said_of_the_rest(spaces, reports):
+    assert "could not be checked" not in text_of(reports["clean"])
+    assert "could not be checked" not in must("audit", spaces["clean"].root).out
+
+
+def test_every_check_that_takes_private_files_is_told_from_the_others(spaces):
+    """Of the sealed round too, whose shares an auditor cannot open."""
+    shutil.rmtree(spaces["bad"].root / "masked")
+    for name in ("public", "bad"):
+        findings = collect_evidence(spaces[name]).findings
+        groups = unchecked(findings)
+        assert sum(map(len, groups.values())) + len(checked(findings)) == len(findings)
+        points = {what: {finding.point for finding in own} for what, own in groups.items()}
+        assert "ledgers" in points[SECRETS]
+        assert "shares fit together" in points[SHARES]
+    assert "X of the right size, indices and values allowed" in points[ELSE]
 
 
 def test_it_names_the_date_the_program_the_session_and_the_survivors(spaces, reports):

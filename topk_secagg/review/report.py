@@ -22,7 +22,7 @@ from .style_sheet import STYLE
 from .uniformity import laws
 
 _LISTED = 12  # names in a line
-_FEW = 2  # passes of one point that are worth a line each
+_FEW = 2  # passes of one point that are worth a line each, and names where nothing was checked
 _LABELS = {
     "users": "users (N)",
     "survivors": "survivors needed (U)",
@@ -34,6 +34,36 @@ _LABELS = {
     "picks": "picks of a bucket (P)",
     "buckets": "buckets (B)",
 }
+
+
+SECRETS = "the secrets and ledgers of users, which stay with them"
+SHARES = "the shares, which only their receivers have"
+ELSE = "other files, which have not arrived or cannot be used"
+# what an auditor lacks for the checks that take more than public files
+_LACKED = {
+    "ledgers": SECRETS,
+    "masks and places fit X": SECRETS,
+    "aggregate is the sum of the inputs": SECRETS,
+    "sealed shares open, signed and whole": SHARES,
+    "keys fit the lists": SHARES,
+    "shares fit together": SHARES,
+    "Y recomputed": SHARES,
+}
+
+
+def checked(findings: Sequence[Finding]) -> list[Finding]:
+    """What holds or fails."""
+    return [finding for finding in findings if finding.verdict != "not checkable"]
+
+
+def unchecked(findings: Sequence[Finding]) -> dict[str, list[Finding]]:
+    """What could not be checked, by what an auditor lacks for it."""
+    lacking = [finding for finding in findings if finding.verdict == "not checkable"]
+    groups = {
+        what: [finding for finding in lacking if _LACKED.get(finding.point, ELSE) == what]
+        for what in (ELSE, SECRETS, SHARES)
+    }
+    return {what: own for what, own in groups.items() if own}
 
 
 def condensed(
@@ -55,7 +85,8 @@ def condensed(
         for f in own:
             same.setdefault((f.verdict, f.why), []).append(f.subject)
         for (verdict, why), subjects in same.items():
-            shown = subjects if everything else subjects[:_LISTED]
+            listed = _FEW if verdict == "not checkable" else _LISTED
+            shown = subjects if everything else subjects[:listed]
             more = f" and {len(subjects) - len(shown)} more" if len(shown) < len(subjects) else ""
             result.append((point, verdict, ", ".join(shown) + more, why))
     return result
@@ -65,7 +96,9 @@ def summary(findings: Sequence[Finding]) -> str:
     """The overall verdict in one line."""
     counts = Counter(f.verdict for f in findings)
     failed = counts["fail"]
-    rest = f"{counts['pass']} passed, {counts['not checkable']} could not be checked"
+    rest = f"{counts['pass']} passed"
+    if lacking := counts["not checkable"]:
+        rest += f"; {lacking} could not be checked here"
     return f"{failed} FAILED, {rest}" if failed else f"nothing failed: {rest}"
 
 
@@ -80,7 +113,9 @@ def page(evidence: Evidence, *, program: str = "topk-secagg", at: datetime | Non
     parts = [*_banners(evidence, findings), _names(evidence, program=program, at=at)]
     if session:
         parts += _about_session(evidence, session)
-    parts += [tag("h2", "Verdicts"), _verdicts(findings)]
+    parts += [tag("h2", "Verdicts"), _verdicts(checked(findings))]
+    if lacking := unchecked(findings):
+        parts += [tag("h2", "What could not be checked here"), _without(lacking)]
     if session:
         parts += [tag("h2", "Figures"), _figures(evidence)]
     parts += [tag("h2", "Everything that was checked"), _passes(findings)]
@@ -238,17 +273,23 @@ def _table(head: Sequence[str], rows: Iterable[str], kind: str) -> str:
 
 
 def _verdicts(findings: Sequence[Finding]) -> str:
-    """Failed checks first, then those that were not checkable, then the passes."""
+    """Failed checks first, then the passes."""
     rows = []
     explained = set[str]()
-    order = ("fail", "not checkable", "pass")
-    for point, verdict, about, why in sorted(
-        condensed(findings), key=lambda row: order.index(row[1])
-    ):
+    for point, verdict, about, why in sorted(condensed(findings), key=lambda row: row[1] != "fail"):
         meaning = "" if point in explained else establishes(point)
         explained.add(point)
         rows.append(_row(verdict, [point, about, why, meaning]))
     return _table(("verdict", "check", "on", "result", "what a pass establishes"), rows, "points")
+
+
+def _without(groups: Mapping[str, Sequence[Finding]]) -> str:
+    """What could not be checked: a table for each kind of files that is not here."""
+    parts = []
+    for what, findings in groups.items():
+        parts.append(tag("p", f"Without <b>{escape(what)}</b>:"))
+        parts.append(_verdicts(findings))
+    return "".join(parts)
 
 
 def _passes(findings: Sequence[Finding]) -> str:
@@ -272,4 +313,4 @@ _INTRODUCTION = """The files of one round of secure aggregation were checked poi
 sends, and Y its answer once the survivors are fixed. A signature shows that somebody with a user's
 key made a file; whose key it is, the fingerprints below tell. This page shows public values
 only. Whoever does not trust the program that made it can add up X and Y with docs/recipe.py of its
-source, a hundred lines that share no code with it."""
+source, a hundred lines that share no code with it; docs/recipe.md beside it says each step."""
