@@ -19,6 +19,7 @@ from topk_secagg.rounds.eliminate import eliminate
 from topk_secagg.storage import (
     aggregate,
     answer,
+    basis,
     chain,
     hdf5_parser,
     masked,
@@ -38,9 +39,14 @@ from topk_secagg.storage.workspace import Workspace
 ARCHIVE = ROOT / "fixtures" / "archive" / "v1"
 
 
+LOW_RANK = "low-rank-keys-plain"
+
+
 @pytest.fixture
-def name():
-    return "permutation-shares-plain"
+def name(request):
+    """The archived round; only low rank has a basis."""
+    file = getattr(request.node, "callspec", None) and request.node.callspec.params.get("file")
+    return LOW_RANK if file == "basis.h5" else "permutation-shares-plain"
 
 
 @pytest.fixture
@@ -86,6 +92,7 @@ READERS: dict[str, Callable[[Workspace], object]] = {
     "masked/user-01.h5": read_masked,
     "elimination/user-01.h5": read_answer,
     "aggregate.h5": read_aggregate,
+    "basis.h5": basis.read,
     "secrets/user-01.residual.h5": read_residual,
     "secrets/user-01.chain.h5": read_chain,
 }
@@ -269,8 +276,9 @@ def test_every_kind_has_a_largest_size(kind, tmp_path):
         "elimination": "elimination/user-01.h5",
         "residual": "secrets/user-01.residual.h5",
         "aggregate": "aggregate.h5",
+        "basis": "basis.h5",
     }
-    shutil.copytree(ARCHIVE / "sketch-keys-plain", tmp_path / "round")
+    shutil.copytree(ARCHIVE / LOW_RANK, tmp_path / "round")
     space = Workspace(tmp_path / "round")
     with opened(space.root / paths[kind.name], kind) as artifact:
         check_size(artifact, space.session)

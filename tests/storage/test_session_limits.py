@@ -15,6 +15,7 @@ from played import call, document, must, put, words
 from topk_secagg.errors import UsageError
 from topk_secagg.gradients import layout as layouts
 from topk_secagg.gradients.layout import Layout, Slot
+from topk_secagg.gradients.reduced import Reduced
 from topk_secagg.storage import documents
 from topk_secagg.storage import session as sessions
 from topk_secagg.storage.keys import Recipient
@@ -43,11 +44,13 @@ def sizes(monkeypatch):
     """The numbers of dimensions whose product was computed."""
     seen = []
 
-    def size(slot):
-        seen.append(len(slot.shape))
-        return math.prod(slot.shape[:100])  # a twin must end, too
+    def size(tensor):
+        seen.append(len(tensor.shape))
+        return math.prod(tensor.shape[:100])  # a twin must end, too
 
     monkeypatch.setattr(Slot, "size", property(size))
+    monkeypatch.setattr(Reduced, "symbols", property(size))
+    monkeypatch.setattr(Reduced, "entries", property(size))
     return seen
 
 
@@ -117,18 +120,16 @@ class TestLists:
         options = words("--survivors 3 --colluders 1 --top-k 1 --length 4 --users")
         assert "at most 1024" in refuses(2, "init", tmp_path / "round", *options, 1025).err
 
-    def test_too_many_users_are_refused_before_keys_and_layout_are_checked(
+    def test_too_many_users_are_refused_before_keys_and_tensors_are_checked(
         self, folder, refuses, monkeypatch
     ):
         path = folder / "session.json"
         users = sessions.MOST_USERS + 1
         first = document(path)["points"]["beta"][-1] + 1
         put(path, users, "parameters", "users")
-        scale = (document(path)["parameters"]["field"] - 1) // 2
-        clip = document(path)["parameters"]["clip"]
-        put(path, math.floor(scale / (users * clip)), "parameters", "scale")
         put(path, list(range(first, first + users)), "points", "alpha")
-        monkeypatch.setattr(Layout, "check_limits", mock.Mock(side_effect=AssertionError))
+        for check in ("_check_reduction", "_check_keys"):
+            monkeypatch.setattr(Session, check, mock.Mock(side_effect=AssertionError))
         assert "1025 users" in refuses(65, "offline", folder, "--user", 1).err
 
     def test_an_endless_list_is_refused_before_its_entries_are_looked_at(self, folder, monkeypatch):
@@ -221,5 +222,11 @@ class TestTheNonce:
 
     def test_in_memory_a_session_needs_none(self, folder):
         session = read_session(folder / "session.json")
-        bare = Session(session.parameters, session.points, session.layout)
+        bare = Session(
+            session.parameters,
+            session.points,
+            layout=session.layout,
+            reduction=session.reduction,
+            clips=session.clips,
+        )
         assert (bare.nonce, bare.id) == ("", "")

@@ -190,7 +190,7 @@ class _Private:
         sparse = self.construction.unmask(secret, x.masked)
         count = sparse.value.size
         fixed = self.space.session.fixed_point
-        beyond = beyond_clip(fixed, sparse.index, sparse.value, [x.weight])
+        beyond = beyond_clip(fixed, sparse.index, sparse.value, weights=[x.weight])
         if beyond:
             are = "is" if beyond == 1 else "are"
             raise BadData(

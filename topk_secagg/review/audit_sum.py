@@ -160,7 +160,7 @@ def _within_clip(evidence: Evidence, decoded: Decoded | None) -> str:
         raise InputMissing("no sum is available, or no sound survivors.json")
     fixed_point = evidence.space.session.fixed_point
     weights = evidence.survivors.weights.values()
-    beyond = beyond_clip(fixed_point, known.total.index, known.total.value, weights)
+    beyond = beyond_clip(fixed_point, known.total.index, known.total.value, weights=weights)
     if beyond:
         larger = counted(beyond, "coordinate is larger", "coordinates are larger")
         raise BadData(f"{larger} than in any sum of honest users")

@@ -84,13 +84,17 @@ class Session(Brief):
     def fixed_point(self) -> FixedPoint:
         """How the round writes reals in its field."""
         p = self.parameters
-        return FixedPoint.of(p.field, p.users, p.max_weight, self.reduction.clip_runs(self.clips))
+        runs = self.reduction.clip_runs(self.clips)
+        return FixedPoint.of(p.field, p.users, max_weight=p.max_weight, clips=runs)
 
     @property
     def scales(self) -> list[int]:
         """Steps per unit, of each tensor."""
         p = self.parameters
-        return [quantisation_scale(p.field, p.users, clip, p.max_weight) for clip in self.clips]
+        return [
+            quantisation_scale(p.field, p.users, clip, max_weight=p.max_weight)
+            for clip in self.clips
+        ]
 
     @property
     def names(self) -> list[str]:
@@ -207,50 +211,23 @@ class Session(Brief):
 
     def __post_init__(self) -> None:
         p = self.parameters
-        points = [*self.points.alpha, *self.points.beta]
         if p.users > MOST_USERS:
             raise UsageError(f"{p.users} users", f"a round has at most {MOST_USERS}")
         self.layout.check_limits()  # before anything is computed from it
+        self._check_points()
+        self._check_reduction()
+        self._check_series()
+        self._check_keys()
+        self._check_freezer()
+
+    def _check_points(self) -> None:
+        """Distinct ones, as many as the construction has."""
+        p = self.parameters
+        points = [*self.points.alpha, *self.points.beta]
         if len(self.points.alpha) != p.users or len(self.points.beta) != construction(p).beta_count:
             raise UsageError("there are too few or too many points")
         if any(not 0 <= x < p.field for x in points) or len(set(points)) < len(points):
             raise UsageError("the points are not distinct elements of the field")
-        self._check_reduction()
-        if (self.family is not None) != (p.dealing == KEYS):
-            raise UsageError("there is a family of blocks, or none, against the parameters")
-        if self.family is not None:
-            check_blocks(p, self.family)
-        if not 0 <= self.feedback_decay <= 1:
-            raise UsageError(
-                f"a decay of {self.feedback_decay:g} for residuals", "it is from 0 to 1"
-            )
-        if self.series is not None and not 1 <= self.series.generation <= MOST_GENERATIONS:
-            raise UsageError(
-                f"generation {self.series.generation} of a series",
-                f"a series has at most {MOST_GENERATIONS}: start a new one",
-            )
-        if self.recipients is not None:
-            if [r.user for r in self.recipients] != list(range(1, p.users + 1)):
-                raise UsageError("there are not the keys of users 1 to N")
-            check_recipients(self.recipients)
-        if self.confirm != (self.freezer is None):
-            raise UsageError("either users confirm the survivors, or one user freezes them")
-        if self.freezer is not None and not 1 <= self.freezer <= p.users:
-            raise UsageError(
-                f"there is no user {self.freezer} to freeze", f"users are 1 to {p.users}"
-            )
-        if self.confirm and self.recipients is None:
-            raise UsageError(
-                "confirmations are signatures, and there are no keys",
-                "give the users' public keys",
-                Advice.RECIPIENTS,
-            )
-        if self.confirm and self.confirmations > p.survivors:
-            raise UsageError(
-                f"{self.confirmations} users would have to confirm, and only {p.survivors} need to "
-                "remain",
-                f"keep U > (N + T) / 2: at least {self.confirmations}",
-            )
 
     def _check_reduction(self) -> None:
         """Of the same tensors as the layout, and as long as the parameters say."""
@@ -276,6 +253,52 @@ class Session(Brief):
                 f"give at most {LONGEST_NAME} characters",
             )
         _ = self.fixed_point  # which checks the clips
+
+    def _check_series(self) -> None:
+        """How rounds follow each other, and what is left of a residual."""
+        if not 0 <= self.feedback_decay <= 1:
+            raise UsageError(
+                f"a decay of {self.feedback_decay:g} for residuals", "it is from 0 to 1"
+            )
+        if self.series is not None and not 1 <= self.series.generation <= MOST_GENERATIONS:
+            raise UsageError(
+                f"generation {self.series.generation} of a series",
+                f"a series has at most {MOST_GENERATIONS}: start a new one",
+            )
+
+    def _check_keys(self) -> None:
+        """Who holds a key together, and who every user is."""
+        p = self.parameters
+        if (self.family is not None) != (p.dealing == KEYS):
+            raise UsageError("there is a family of blocks, or none, against the parameters")
+        if self.family is not None:
+            check_blocks(p, self.family)
+        if self.recipients is not None:
+            if [r.user for r in self.recipients] != list(range(1, p.users + 1)):
+                raise UsageError("there are not the keys of users 1 to N")
+            check_recipients(self.recipients)
+
+    def _check_freezer(self) -> None:
+        """Either one user freezes, or more than half of all confirm."""
+        p = self.parameters
+        if self.confirm != (self.freezer is None):
+            raise UsageError("either users confirm the survivors, or one user freezes them")
+        if self.freezer is not None and not 1 <= self.freezer <= p.users:
+            raise UsageError(
+                f"there is no user {self.freezer} to freeze", f"users are 1 to {p.users}"
+            )
+        if self.confirm and self.recipients is None:
+            raise UsageError(
+                "confirmations are signatures, and there are no keys",
+                "give the users' public keys",
+                Advice.RECIPIENTS,
+            )
+        if self.confirm and self.confirmations > p.survivors:
+            raise UsageError(
+                f"{self.confirmations} users would have to confirm, and only {p.survivors} need to "
+                "remain",
+                f"keep U > (N + T) / 2: at least {self.confirmations}",
+            )
 
 
 _TYPES = get_type_hints(Session, include_extras=True) | {
@@ -314,7 +337,7 @@ def _reduced(body: dict[str, Any]) -> dict[str, Any]:
     layout = Layout.from_json(slots, body.pop("left_out"))
     layout.check_limits()  # before anything is computed from it
     shapes = [slot.shape for slot in layout.slots]
-    reduction = Reduction.of_kinds(shapes, kinds, body.pop("rank"), body.pop("side"))
+    reduction = Reduction.of_kinds(shapes, kinds, rank=body.pop("rank"), side=body.pop("side"))
     return {**body, "layout": layout, "reduction": reduction, "clips": tuple(clips)}
 
 
