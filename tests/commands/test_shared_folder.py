@@ -48,28 +48,35 @@ def shared(tmp_path_factory):
 
 
 class TestSecretsElsewhere:
-    def test_secret_ledger_and_staged_residual_are_in_a_folder_named_by_the_session(
+    def test_secret_ledger_and_residual_are_in_a_folder_named_by_the_session(
         self, new_round, tmp_path, monkeypatch
     ):
-        r = new_round()
+        r = new_round(residual=True)
         home = tmp_path / "home"
         must(*r.init())
         monkeypatch.setenv("TOPK_SECAGG_SECRETS", str(home))
         for user in r.recipe.everybody:
             must(*r.offline(user))
         for user in r.recipe.everybody:
-            must(*r.mask(user, "--residual", tmp_path / f"residual-{user}.h5"))
-        session = Workspace(r.folder).session.id
+            must(*r.mask(user))
+        session = Workspace(r.folder).session
         names = {path.name for path in home.iterdir() if path.suffix != ".lock"}
-        assert names == {session, "input.key"}
-        assert set((home / session).glob("user-*")) == {
-            path for user in r.recipe.everybody for path in private_names(user, home / session)
+        series = session.series_root[:16]
+        of_users = {
+            name
+            for n in r.recipe.everybody
+            for name in (f"user-{n:02}.sent", f"user-{n:02}.chain-{series}.h5")
         }
-        assert stat.S_IMODE((home / session).stat().st_mode) == 0o700
+        assert names == {session.id, "input.key", *of_users}
+        private = home / session.id
+        assert set(private.glob("user-*")) == {
+            path for user in r.recipe.everybody for path in private_names(user, private)
+        }
+        assert stat.S_IMODE(private.stat().st_mode) == 0o700
         assert not (r.folder / "secrets").exists()
         r.play(after="masked").check_sum(survivors=r.recipe.everybody)
         must(*r.forget(1))
-        assert not (home / session / "user-01.h5").exists()
+        assert not (private / "user-01.h5").exists()
 
     @staticmethod
     def opened_by(r: Round, users: tuple[int, ...]) -> list[str]:
@@ -113,7 +120,9 @@ class TestSecretsElsewhere:
 
     def test_the_search_finds_secrets_that_are_there(self, round_at):
         """The twin: a sealed round with its secrets in the folder, and a plain one."""
-        assert "secrets/user-03.h5" in self.opened_by(round_at("decoded", sealed=True), (2, 4))
+        sealed = round_at("decoded", sealed=True)
+        private = sealed.private(3).relative_to(sealed.folder)
+        assert f"{private}/user-03.h5" in self.opened_by(sealed, (2, 4))
         assert "shares/user-03/from-05.h5" in self.opened_by(round_at("decoded", "plain"), (2, 4))
 
     @pytest.mark.parametrize("sealed", [False, True])
@@ -125,8 +134,13 @@ class TestSecretsElsewhere:
         assert "another" in refuses(77, *copy.mask(1, gradient=tmp_path / "other.npy")).err
         must(*copy.mask(1))  # the same gradient gives the same X
         assert contents(copy.folder / "masked") == contents(r.folder / "masked")
-        plain = replace(copy, recipe=replace(copy.recipe, homes=False))
-        refuses(66, *plain.mask(1), says="user 1 has no secret")
+        nowhere = ("--user", 1, "--gradient", r.gradient(1))
+        if sealed:
+            refuses(
+                77, "mask", copy.folder, *nowhere, says="and its secrets would be in the folder"
+            )
+        else:
+            refuses(66, "mask", copy.folder, *nowhere, says="user 1 has no secret")
 
     def test_with_secrets_in_the_folder_a_copy_masks_a_second_gradient(self, round_at, tmp_path):
         """The twin: why secrets belong elsewhere."""
@@ -140,7 +154,7 @@ class TestForeignSecrets:
     WARNING = "is the secret of another user, and must not leave that user's machine"
 
     def commands(self, r: Round) -> list[tuple[object, ...]]:
-        return [("status", r.folder), r.decode(), ("audit", r.folder)]
+        return [r.status(), r.decode(), ("audit", r.folder)]
 
     def test_secrets_of_others_are_named_by_status_decode_and_audit(self, round_at):
         r = round_at("answered")
@@ -252,16 +266,14 @@ class TestTwoAccounts:
 
     @pytest.fixture
     def r(self, open_folder, shared):
-        assert (
-            shared.folder / "aggregate.h5"
-        ).exists()  # everything that a round needs is loaded now
+        # everything that a round and its audit need is loaded now, by an account that can read it
+        must("audit", shared.folder)
         r = Round(SHARED, open_folder / "round", open_folder / "inputs").prepare()
         r.folder.mkdir()
         r.folder.chmod(0o1777)
         for user in r.recipe.everybody:
-            os.chown(r.identity(user), account(user), account(user))
-            r.home(user).mkdir(mode=0o700)
-            os.chown(r.home(user), account(user), account(user))
+            for path in (r.home(user), *r.home(user).iterdir()):
+                os.chown(path, account(user), account(user))
         return r
 
     def own(self, user: int, *command: object) -> Result:
@@ -301,16 +313,17 @@ class TestTwoAccounts:
         self.play(r)
         before = contents(r.folder)
         output = r.home(2) / "sum.npy"
-        self.own(2, *r.decode("--output", output))
+        decode = ("decode", r.folder, "--secrets", r.home(2))
+        self.own(2, *decode, "--output", output)
         assert np.load(output).any()
         assert contents(r.folder) == before
         flip(r.folder / "aggregate.h5", 2000)
-        said = as_account(account(2), *r.decode())
+        said = as_account(account(2), *decode)
         assert (said.code, "aggregate.h5" in said.err) == (73, True)
 
     def test_forgetting_leaves_others_what_they_need_and_what_is_theirs(self, r):
         self.play(r)
-        forget = (*r.forget(1), "--secrets", r.home(1), "--json")
+        forget = r.forget(1, "--json")
         said = self.own(1, *forget).json
         assert said["needed_by"] == [5]
         assert said["kept"] == [
@@ -378,13 +391,10 @@ class TestTwoAccounts:
 
     def test_temporary_files_and_secrets_of_another_account_do_not_matter(self, r):
         self.own(0, *r.init())
-        inside = replace(r, recipe=replace(SHARED, homes=False))
-        self.own(
-            1, *inside.offline(1)
-        )  # without --secrets: they are in the folder, closed to others
-        assert stat.S_IMODE((r.folder / "secrets").stat().st_mode) == 0o700
-        said = as_account(account(2), *inside.offline(2))
-        assert (said.code, "add --secrets DIR" in said.err) == (77, True)
+        self.own(1, *r.offline(1))
+        says = "its secrets would be in the folder of the round"
+        said = as_account(account(2), "offline", r.folder, "--user", 2)
+        assert (said.code, says in said.err) == (77, True)
         (r.folder / "shares/user-03/.from-02.h5.age.1.tmp").touch()
         self.own(2, *r.offline(2))
         for more in ((), ("--secrets", r.home(2))):
