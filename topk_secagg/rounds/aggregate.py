@@ -27,6 +27,7 @@ from .following import FIRST_OF_LOW_RANK, Following, LastSum, after_sum, clips_a
 from .options import (
     OF_REDUCTION,
     RoundOptions,
+    check_known,
     choose_parameters,
     choose_reduction,
     same_clips,
@@ -34,6 +35,7 @@ from .options import (
 from .sending import Chosen, Encoding, clip_note, fitting_clips, prepare
 
 _NONCE_BYTES = 16
+_OPTIONS = frozenset(RoundOptions.__annotations__) | {"survivors", "colluders"}
 
 
 @dataclass(frozen=True, repr=False)
@@ -210,6 +212,7 @@ def aggregate(
 
 def _asked(after: AggregateReport | None, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that say something, and for all else those of the round before."""
+    check_known(options, _OPTIONS)
     given = {name: value for name, value in options.items() if value is not None}
     given.pop("clip", None)
     if after is None:

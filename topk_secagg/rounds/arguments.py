@@ -90,7 +90,10 @@ def context_digest(given: Any) -> str | None:
 
 def patterns(name: str, given: Any) -> tuple[str, ...]:
     """One pattern, or several, as a tuple."""
-    listed = (given,) if isinstance(given, str) else tuple(given or ())
+    try:
+        listed = (given,) if isinstance(given, str) else tuple(given or ())
+    except (TypeError, ValueError):
+        listed = (given,)
     for pattern in listed:
         if not isinstance(pattern, str):
             raise UsageError(f"{name} has {_shown(pattern)}, which is not a pattern", "give names")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -136,6 +136,8 @@ def _low_rank(shapes: Sequence[tuple[int, ...]], rank: Any, whole: set[int]) -> 
 def _reducing(options: Mapping[str, Any]) -> dict[str, Any]:
     """Those of the options that say how a gradient is reduced."""
     named = {name: options.get(name) for name in _ARTICLES}
+    if not isinstance(named["whole"], bool | None):
+        raise UsageError("whole is neither true nor false", "give True, or leave it out")
     return {
         name: value for name, value in named.items() if value is not None and value is not False
     }
@@ -157,7 +159,7 @@ def _is_all(
         return False
     if "density" in given:
         _check_density(given["density"])
-        return bool(given["density"] == 1)
+        return real_number("density", given["density"]) == 1
     picked_from = layout.length - sum(layout.slots[at].size for at in whole)
     return given.get("top_k") == picked_from
 
@@ -263,12 +265,8 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in options.items():
         if name in _NOT_PARAMETERS:
             continue
-        kind = _KINDS.get(name)
-        if kind is None:
-            raise UsageError(
-                f"there is no option {name!r}",
-                f"one of {', '.join(sorted(RoundOptions.__annotations__))}",
-            )
+        check_known([name], _KINDS)
+        kind = _KINDS[name]
         if value is None and name not in _NEEDED:
             continue
         if kind is int:
@@ -292,15 +290,16 @@ def _coordinates(density: float, reduction: Reduction) -> int:
 
 def _check_density(density: Any) -> None:
     """Refuse what is no share of the coordinates. The integer 1 may mean 1 % or all of them."""
-    if isinstance(density, Integral) and density == 1:
+    share = real_number("density", density)
+    if isinstance(density, Integral) and share == 1:
         raise UsageError(
             "a density of 1 may mean 1 % of the entries, or all of them",
             "0.01 sends 1 % of the entries, and 1.0 sends all; or give K",
             Advice.DENSITY,
         )
-    if not 0 < density <= 1:
+    if not 0 < share <= 1:
         raise UsageError(
-            f"a density of {float(density):g} is not between 0 and 1",
+            f"a density of {share:g} is not between 0 and 1",
             "0.01 sends 1 % of the entries",
         )
 
@@ -359,13 +358,16 @@ class Choice:
         return FixedPoint.of(p.field, p.users, p.max_weight, runs)
 
 
+def check_known(options: Iterable[str], known: Collection[str]) -> None:
+    """Refuse an option that does not exist."""
+    for name in options:
+        if name not in known:
+            raise UsageError(f"there is no option {name!r}", f"one of {', '.join(sorted(known))}")
+
+
 def chosen_layout(options: PlanOptions) -> tuple[Layout, Gradient | None]:
     """`choose_layout` with those of the options that are about it."""
-    for name in options:
-        if name not in _SESSION_OPTIONS:
-            raise UsageError(
-                f"there is no option {name!r}", f"one of {', '.join(sorted(_SESSION_OPTIONS))}"
-            )
+    check_known(options, _SESSION_OPTIONS)
     for name in ("users", "survivors", "colluders"):
         if options.get(name) is None:
             raise UsageError(f"{name} is not given", "give N, U and T")
