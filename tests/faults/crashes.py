@@ -28,6 +28,7 @@ from played import (
     Round,
     Stages,
     Violation,
+    attributes,
     call,
     document,
     forked,
@@ -167,8 +168,7 @@ class StepOfSeries(Step):
         return self.later
 
     def finish(self, state: Round) -> None:
-        """The round ends in the exact aggregate; and once all have forgotten both rounds, the first
-        one has no keys of the second."""
+        """The round ends in the exact aggregate; and every chain is at it, in one place."""
         files = [fingerprint(r.folder) for r in (self.first, state)]
         now = hashlib.sha256(repr(files).encode()).digest()
         if now in self.good:
@@ -176,14 +176,19 @@ class StepOfSeries(Step):
         for command in self.rest:
             must(*command)
         state.check_aggregate()
+        everybody = self.bench.recipe.everybody
         for n in self.bench.recipe.answering:
             must(*self.first.forget(n))
         for r in (self.first, state):
             check_whole(r.folder)
             if found := leftovers(r.folder):
                 raise Violation(f"{found} at the end of the rounds")
-        if found := list(self.first.folder.rglob("*.held.h5")):
-            raise Violation(f"{self.label}: {found} would open the second round")
+        chains = {n: self.first.folder / f"secrets/user-{n:02}.chain.h5" for n in everybody}
+        if found := list(state.folder.rglob("user-*.chain*.h5")):
+            raise Violation(f"{self.label}: {found} are chains too")
+        for n, path in chains.items():
+            if attributes(path)["session"] != state.space().session.id:
+                raise Violation(f"{self.label}: the chain of user {n} is elsewhere")
         self.good.add(now)
 
 

@@ -84,7 +84,7 @@ def fingerprint(folder: Path) -> dict[str, bytes]:
 def check_whole(folder: Path) -> None:
     """Every file under its final name is whole, and none is there before the ledger knows of it."""
     for path in sorted(folder.rglob("*")):
-        if path.name.startswith(".") or not path.is_file():
+        if path.name.startswith(".") or path.name == "folder.json" or not path.is_file():
             continue
         if path.suffix in (".h5", ".json") and not inspect(path).intact:
             raise Violation(f"{path} is damaged")
@@ -95,9 +95,12 @@ def check_whole(folder: Path) -> None:
 
 def check_ledgers(folder: Path) -> None:
     """Everything that a user has sent, even under a temporary name, is in its ledger."""
-    ledgers = {
-        int(p.name[5:7]): document(p) for p in (folder / "secrets").glob("user-*.ledger.json")
+    paths = {
+        int(p.name[5:7]): p
+        for secrets in (folder / "secrets", *(folder / "secrets").glob("*/"))
+        for p in secrets.glob("user-*.ledger.json")
     }
+    ledgers = {user: document(path) for user, path in paths.items()}
     frozen = (
         digest((folder / "survivors.json").read_bytes())
         if (folder / "survivors.json").exists()
@@ -122,7 +125,9 @@ def check_ledgers(folder: Path) -> None:
                     recorded is not None and recorded == (recorded if line == "masked" else frozen),
                     path,
                 )
-    for path in folder.glob("*survivors.json*"):
+    session = folder / "session.json"
+    binding = session.exists() and not document(session)["confirm"]  # a proposal binds nobody
+    for path in folder.glob("*survivors.json*") if binding else ():
         check(
             any(
                 ledger["frozen"] and frozen in (ledger["frozen"], None)
@@ -131,7 +136,7 @@ def check_ledgers(folder: Path) -> None:
             path,
         )
     for user, ledger in ledgers.items():
-        if ledger["shared"] and not (folder / f"secrets/user-{user:02}.h5").exists():
+        if ledger["shared"] and not paths[user].with_name(f"user-{user:02}.h5").exists():
             check(ledger["forgotten"], f"what user {user} erased")
 
 

@@ -19,7 +19,7 @@ from crashes import (
 )
 from played import Violation, call, in_child, python
 
-from topk_secagg.rounds import offline as offline_step
+from topk_secagg.storage import chain as chain_file
 from topk_secagg.storage.ledger import Ledger
 
 
@@ -48,13 +48,21 @@ def test_a_series_is_in_one_place_wherever_its_steps_are_killed(benches, name):
     assert all(killed_at(step, hooked, k) for k in points)
 
 
-def test_if_the_next_round_counted_before_the_first_is_left_keys_would_stay(benches, monkeypatch):
-    """The twin: the order in which `offline` once did it, and nobody repeats the step."""
+def test_if_a_chain_were_not_replaced_as_a_whole_a_killed_step_would_lose_its_keys(
+    benches, monkeypatch
+):
+    """The twin."""
     step = step_of(benches["series"], "offline")
-    monkeypatch.setattr(offline_step, "leave", lambda *_: None)
-    monkeypatch.setattr(step, "again", lambda _: None)
-    with pytest.raises(Violation, match=r"user-01.held.h5.* would open the second round"):
-        killed_at(step, hooked, number_of_points(step, hooked))
+    write = chain_file.write
+
+    def in_two_steps(path, *content):
+        path.unlink(missing_ok=True)
+        write(path, *content)
+
+    monkeypatch.setattr(chain_file, "write", in_two_steps)
+    points = range(1, number_of_points(step, hooked) + 1)
+    with pytest.raises(Violation, match=r"user-01\.chain\.h5 is not there"):
+        all(killed_at(step, hooked, k) for k in points)
 
 
 @pytest.mark.parametrize("recipe", LATE)
@@ -143,14 +151,14 @@ def struck_within_a_library(*_, **__):
 def test_a_signal_of_which_a_library_makes_a_panic(tmp_path, monkeypatch):
     monkeypatch.setattr("topk_secagg_cli.main._signals", [])
     monkeypatch.setattr("topk_secagg.keygen", struck_within_a_library)
-    result = call("keygen", "--user", 1, "--output", tmp_path / "identity")
+    result = call("keygen", "--user", 1, "--secrets", tmp_path / "own")
     assert (result.code, result.err) == (130, "topk-secagg: interrupted\n")
 
 
 def test_a_panic_without_a_signal_is_not_taken_for_one(tmp_path, monkeypatch):
     monkeypatch.setattr("topk_secagg.keygen", panicking)
     with pytest.raises(Panic):
-        call("keygen", "--user", 1, "--output", tmp_path / "identity")
+        call("keygen", "--user", 1, "--secrets", tmp_path / "own")
 
 
 def test_a_signal_waits_until_the_library_that_would_panic_is_imported(tmp_path):
@@ -168,6 +176,6 @@ def test_a_signal_waits_until_the_library_that_would_panic_is_imported(tmp_path)
         "import sys; sys.path.insert(0, sys.argv.pop(1));"
         "from topk_secagg_cli.__main__ import main; main()"
     )
-    end = python(run, tmp_path, "keygen", "--user", 1, "--output", tmp_path / "identity")
+    end = python(run, tmp_path, "keygen", "--user", 1, "--secrets", tmp_path / "own")
     assert (end.returncode, end.stderr) == (130, "topk-secagg: interrupted\n")
-    assert not (tmp_path / "identity").exists()
+    assert not list(tmp_path.glob("own/*.identity"))

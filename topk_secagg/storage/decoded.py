@@ -39,13 +39,20 @@ _TYPES = get_type_hints(Decoded, include_extras=True)
 def record(space: Workspace, decoded: Decoded) -> None:
     """Remember it, if this account has secrets of the round here, or named a folder for them; a sum
     once decoded stays known."""
-    if space.secrets is None and not os.path.lexists(space.private):
+    if space.secrets is None and not _is_own(space.private):
         return
     before = read(space)
     if before is not None and before.outcome == DECODED:
         return
     make_folder(space.private, private=True)
     write_whole(space.decoded_path, documents.dump("decoded", vars(decoded)), PRIVATE)
+
+
+def _is_own(folder: Path) -> bool:
+    """Whether a folder is there, and belongs to this account."""
+    with suppress(OSError):
+        return folder.stat().st_uid == os.geteuid()
+    return False
 
 
 def read(space: Workspace, session: str = "") -> Decoded | None:

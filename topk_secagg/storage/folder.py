@@ -24,7 +24,7 @@ _LARGEST = 1 << 12  # bytes
 def read(space: Workspace) -> str:
     """The number of the folder of secrets."""
     path = space.folder_path
-    with open_regular(path, "") as stream:
+    with open_regular(path, "restore the folder of secrets from a backup") as stream:
         check_own(os.fstat(stream.fileno()), path)
         content = stream.read(_LARGEST)
     return str(documents.parse(path, content, kind="folder", types=_TYPES)["number"])
