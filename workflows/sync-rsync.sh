@@ -2,22 +2,42 @@
 # push and pull for organisation.sh, with rsync: STORE=host:path, or a folder that several machines mount.
 #
 # A pull takes the public files of all users and the shares for this user; the others' shares are of no use to it.
-# What this user made itself is never fetched.
+# What this user made itself is fetched where it is not here: a folder that comes back from a backup then shows what
+# has left. No X, Y or confirmation of this user is ever replaced by another one, here or there: that ends with 77.
+# (Shares that are sealed again are other bytes, and replace those that were sent; of several proposals the first stays.)
 set -eu
+
+own=$(printf 'user-%02d' "$NUMBER")
+
+named() { # the lines of `names` that match, or do not (-v)
+  printf '%s\n' "$names" | grep -E "$@" || true
+}
+
+public() { # what every user sees, of users with such names
+  rsync -rt "$@" --exclude='*' "$STORE/" "$ROUND/"
+}
 
 case $1 in
 push)
-  rsync -rt --files-from=- "$ROUND/" "$STORE/"
+  names=$(cat)
+  named '^shares/' | rsync -rt --files-from=- "$ROUND/" "$STORE/"
+  named -v '^shares/' | rsync -rt --ignore-existing --files-from=- "$ROUND/" "$STORE/"
+  others=$(named -v '^shares/|^survivors.json$' | rsync -rcn --no-dirs --out-format=%n --files-from=- "$ROUND/" "$STORE/")
+  if [ -n "$others" ]; then
+    echo "sync-rsync.sh: the store has other files with these names:" "$others" >&2
+    echo "hint: was the folder of secrets restored from a backup? then it must not be used: start a new round" >&2
+    exit 77
+  fi
   ;;
 pull)
-  own=$(printf 'user-%02d' "$NUMBER")
   mkdir -p "$ROUND"
-  rsync -rt --exclude="$own.*" \
+  public --ignore-existing --include=/dealt/ --include="/dealt/$own.json" --include=/masked/ --include="/masked/$own.h5" \
+    --include=/confirmed/ --include="/confirmed/$own.json" --include=/elimination/ --include="/elimination/$own.h5"
+  public --exclude="$own.*" \
     --include=/session.json --include=/survivors.json --include=/dealt/ --include='/dealt/user-*.json' \
     --include=/masked/ --include='/masked/user-*.h5' \
     --include=/confirmed/ --include='/confirmed/user-*.json' --include=/elimination/ --include='/elimination/user-*.h5' \
-    --include=/shares/ --include="/shares/$own/" --include="/shares/$own/from-*.h5.age" --exclude='*' \
-    "$STORE/" "$ROUND/"
+    --include=/shares/ --include="/shares/$own/" --include="/shares/$own/from-*.h5.age"
   ;;
 *)
   echo "usage: sync-rsync.sh push|pull" >&2
