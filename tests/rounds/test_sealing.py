@@ -96,7 +96,7 @@ def test_a_full_disk_is_one_clear_error(round_at, monkeypatch, tmp_path):
 def test_a_disk_that_is_full_when_a_share_is_opened_is_not_blamed_on_its_sender(
     monkeypatch, tmp_path, size
 ):
-    identity = keys.Identity.drawn()
+    identity = keys.Identity.drawn("0" * 64)
     path = tmp_path / "sealed"
     with keys.sealed(path, identity.public(1), tmp_path) as plain:
         plain.write(bytes(size))
@@ -113,7 +113,9 @@ def test_damaged_swapped_replayed_and_missing_shares_are_refused_naming_the_send
     round_at, refuses
 ):
     r = round_at("frozen", **SEALED)
-    other = r.elsewhere(r.folder.with_name("other")).play(upto="offline")  # with the same keys
+    other = r.elsewhere(r.folder.with_name("other"))
+    other.prepare_folder()  # with the same keys
+    other.play(upto="offline")
     path = r.folder / "shares/user-01/from-02.h5.age"
     good = path.read_bytes()
     for at in (10, len(good) // 2, len(good) - 1):
@@ -177,7 +179,7 @@ def test_a_new_secret_gets_new_sealed_shares(round_at):
     """A sealed share does not show of which sharing it is: those of a lost secret must not stay."""
     r = round_at("offline", **SEALED)
     for name in ("user-01.h5", "user-01.ledger.json"):
-        (r.folder / "secrets" / name).unlink()
+        (r.private(1) / name).unlink()
     (r.folder / "shares/user-01/from-01.h5.age").unlink()  # which shows that user 1 has dealt
     assert must(*r.offline(1, "--json")).json["shares_written"] == 5
     r.play(after="offline").check_sum()
