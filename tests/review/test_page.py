@@ -1,16 +1,14 @@
 """The page of an audit: what it says, and how it looks in a browser on a phone and on a desk."""
 
 import hashlib
-import html
-import json
 import re
 import shutil
-import subprocess
 from datetime import UTC, datetime, timedelta, timezone
 from xml.etree import ElementTree
 
 import played
 import pytest
+from browser import WIDTHS, measured
 from played import Recipe, Round, must
 
 import topk_secagg
@@ -26,16 +24,7 @@ L, K, N = (
     5,
 )  # a prime: the indices of `permutation` do not fall into equal bins by themselves
 WEIGHTS = {1: 1.0, 2: 0.25, 3: 2.0, 4: 1.0}
-WIDTHS = (390, 1280)
 LEAST_TEXT = 14  # pixels
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-OPTIONS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--no-first-run",
-)
 
 
 def play(folder, **options):
@@ -197,42 +186,6 @@ def test_all_bins_of_a_histogram_cover_equally_many_values(spaces, reports):
 
 # --- how it looks ---------------------------------------------------------------------------------
 
-# Every report in a frame of a given width. Of what can be seen: the width of all, the smallest text
-# (as it is drawn, with the scale of its figure), what sticks out on either side, and texts of a
-# figure that are cut off or overlap.
-MEASURE = """
-const box = e => e.getBoundingClientRect();
-const name = e => e.tagName + ": " + e.textContent.slice(0, 40);
-function measure(frame) {
-  const page = frame.contentDocument, all = [];
-  page.querySelectorAll("details").forEach(e => e.open = true);
-  for (const e of page.body.querySelectorAll("*")) if (e.getClientRects().length) all.push(e);
-  const texts = all.filter(e => [...e.childNodes].some(c => c.nodeType == 3 && c.data.trim()));
-  const scale = e => e.getScreenCTM ? e.getScreenCTM().a : 1;
-  const size = e => parseFloat(frame.contentWindow.getComputedStyle(e).fontSize) * scale(e);
-  const out = e => box(e).left < -0.5 || box(e).right > frame.clientWidth + 0.5;
-  const bad = all.filter(out).map(name);
-  for (const figure of page.querySelectorAll("svg")) {
-    const drawn = [...figure.querySelectorAll("text")], edge = box(figure);
-    for (const [i, e] of drawn.entries()) {
-      const a = box(e);
-      const beside = a.left < edge.left - 1 || a.right > edge.right + 1;
-      if (beside || a.bottom > edge.bottom + 1) bad.push("cut: " + name(e));
-      for (const other of drawn.slice(i + 1)) {
-        const b = box(other), wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
-        const high = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
-        if (wide > 0 && high > 3) bad.push("over: " + name(e));
-      }
-    }
-  }
-  const smallest = Math.min(...texts.map(size));
-  return {width: page.documentElement.scrollWidth, smallest: smallest, bad: bad};
-}
-addEventListener("load", () => {
-  const found = [...document.querySelectorAll("iframe")].map(measure);
-  document.querySelector("pre").textContent = JSON.stringify(found);
-});
-"""
 BROKEN = """<!DOCTYPE html><body style="margin: 0"><p style="font-size: 13px">small</p>
 <svg viewBox="0 0 800 20" width="390" font-size="20">
 <text y="15">scaled</text><text y="15">over</text></svg>
@@ -241,44 +194,12 @@ BROKEN = """<!DOCTYPE html><body style="margin: 0"><p style="font-size: 13px">sm
 
 @pytest.fixture(scope="module")
 def looks(reports, tmp_path_factory):
-    """What a browser measures, by report and width; one run for all."""
-    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if browser is None:
-        pytest.skip("no Chromium is installed, and only a browser can tell how the page looks")
+    """What a browser measures, by report and width."""
     folder = tmp_path_factory.mktemp("browser")
     (folder / "broken.html").write_text(BROKEN)
-    shown = {(name, width): path for name, path in reports.items() for width in WIDTHS}
-    shown["broken", 390] = folder / "broken.html"
-    frames = (
-        f'<iframe src="{p.as_uri()}" width="{w}" height="900" style="border: 0"></iframe>'
-        for (_, w), p in shown.items()
-    )
-    (folder / "all.html").write_text(
-        f"<script>{MEASURE}</script><pre>nothing measured</pre>{''.join(frames)}"
-    )
-    own = (
-        "--allow-file-access-from-files",
-        "--hide-scrollbars",
-        f"--user-data-dir={folder / 'profile'}",
-    )
-    command = [
-        browser,
-        *OPTIONS,
-        *own,
-        "--window-size=1400,1000",
-        "--dump-dom",
-        (folder / "all.html").as_uri(),
-    ]
-    try:
-        out = subprocess.run(
-            command, capture_output=True, text=True, timeout=100, check=False
-        ).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        out = ""
-    found = re.search("<pre>(.*?)</pre>", out, re.DOTALL)
-    if found is None:
-        pytest.skip(f"{browser} does not start here")
-    return dict(zip(shown, json.loads(html.unescape(found[1])), strict=True))
+    shown = {(name, width): (path, width) for name, path in reports.items() for width in WIDTHS}
+    shown["broken", 390] = (folder / "broken.html", 390)
+    return measured(shown, folder)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
