@@ -1,15 +1,18 @@
 """From X and Y to the sum: a program for auditors that shares no code with the library.
 
-recipe.py ROUND: plain integers, and h5py to open files. docs/recipe.md says the same in words.
+recipe.py ROUND [SUM.npz]: plain integers, and h5py to open files. docs/recipe.md says the same in
+words.
 """
 
 import json
 import sys
 from hashlib import sha256
-from math import prod
+from itertools import product
+from math import floor, prod
 from pathlib import Path
 
 import h5py
+import numpy as np
 
 
 def opened(path):
@@ -129,9 +132,105 @@ def total(root):
     return dict(sorted(result.items()))
 
 
-if __name__ == "__main__":
-    summed = total(Path(sys.argv[1]))
-    _, told = opened(Path(sys.argv[1]) / "aggregate.h5")
-    said = dict(zip(told["index"].tolist(), told["value"].tolist(), strict=True))
+def matrix(shape):
+    """(out, in, height, width): rows are (out, height), columns (in, width)."""
+    return shape if len(shape) == 4 else [shape[0], prod(shape[1:]), 1, 1]
+
+
+def reduced_shape(session, tensor):
+    """Of a tensor as it is summed."""
+    if tensor["reduction"] != "low-rank":
+        return tensor["shape"]
+    out, inputs, height, width = matrix(tensor["shape"])
+    rank = session["rank"]
+    return [out * height, rank] if session["side"] == "right" else [rank, inputs * width]
+
+
+def steps(session, tensor):
+    """Per unit, of a tensor."""
+    p = session["parameters"]
+    return float(floor((p["field"] - 1) // 2 / (p["users"] * (tensor["clip"] * p["max_weight"]))))
+
+
+def in_order(session):
+    """The tensors as the summed vector has them: those of which some entries are picked first."""
+    return sorted(session["layout"], key=lambda tensor: tensor["reduction"] != "top-k")
+
+
+def centred(v, q):
+    """The symbol as a signed integer."""
+    return v - q if v > (q - 1) // 2 else v
+
+
+def check_reals(session, summed, index, reals):
+    """Each is its symbol in the steps of its tensor."""
+    sizes = [(t, prod(reduced_shape(session, t))) for t in in_order(session)]
+    scale = [steps(session, tensor) for tensor, size in sizes for _ in range(size)]
+    q = session["parameters"]["field"]
+    right = [centred(summed.get(k, 0), q) / scale[k] for k in index]
+    assert right == reals, "aggregate.h5 has other reals"
+
+
+def bases(root, session):
+    """The basis of every projected tensor by its name: rows of integers in steps of 2^-20."""
+    if session["basis"] is None:
+        return {}
+    value = opened(root / "basis.h5")[1]["value"]
+    assert sha256(value.tobytes()).hexdigest() == session["basis"], "another basis"
+    numbers, found, rank = iter(value.tolist()), {}, session["rank"]
+    for tensor in session["layout"]:
+        if tensor["reduction"] == "low-rank":
+            out, inputs, height, width = matrix(tensor["shape"])
+            count = inputs * width if session["side"] == "right" else out * height
+            found[tensor["name"]] = [[next(numbers) for _ in range(rank)] for _ in range(count)]
+    return found
+
+
+def product_of(left, right, shape):
+    """left right' as a tensor, flat; both are lists of rows."""
+    out, inputs, height, width = map(range, matrix(shape))
+    return [
+        sum(
+            a * b for a, b in zip(left[o * len(height) + h], right[i * len(width) + w], strict=True)
+        )
+        for o, i, h, w in product(out, inputs, height, width)
+    ]
+
+
+def tensors(root, session, summed):
+    """{name: array}: y B' (right) or B y (left) of what is projected, and all else as it is."""
+    found, first, q = {}, 0, session["parameters"]["field"]
+    basis_of = bases(root, session)
+    for tensor in in_order(session):
+        name, shape, scale = tensor["name"], reduced_shape(session, tensor), steps(session, tensor)
+        flat = [centred(summed.get(first + k, 0), q) for k in range(prod(shape))]
+        first += len(flat)
+        if name in basis_of:
+            count, size = shape
+            y = [flat[i * size : (i + 1) * size] for i in range(count)]
+            columns = list(zip(*y, strict=True))
+            sides = {"right": (y, basis_of[name]), "left": (basis_of[name], columns)}
+            flat = product_of(*sides[session["side"]], tensor["shape"])
+            scale *= 2.0**20
+        found[str(name) or "gradient"] = np.array([v / scale for v in flat]).reshape(
+            tensor["shape"]
+        )
+    return found
+
+
+def main(root, output=None):
+    """Compare aggregate.h5 with the sum, and write the sum's tensors if asked to."""
+    session = json.loads((root / "session.json").read_bytes())
+    summed = total(root)
+    _, arrays = opened(root / "aggregate.h5")
+    index = arrays.get("index", np.arange(session["parameters"]["length"])).tolist()
+    said = dict(zip(index, arrays["value"].tolist(), strict=True))
     assert summed == {k: v for k, v in said.items() if v}, "aggregate.h5 has another sum"
+    check_reals(session, summed, index, arrays["real"].tolist())
+    if output:
+        np.savez(output, **tensors(root, session, summed))
     print(f"{len(summed)} coordinates are not zero, and aggregate.h5 has the same sum")
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))
