@@ -9,6 +9,8 @@ import pytest
 from browser import WIDTHS, measured
 
 ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+LEAST_TEXT = {390: 5.5, 1280: 10}  # pixels, in pictures of the README
 PICTURES = sorted(
     {
         (document.parent / target).resolve()
