@@ -709,14 +709,21 @@ def deep_with_long_keys(path: Path) -> Path:
     return archive(path, into + b"](" + b"N" * 500 + b"e" + b"s" * 30 + b".")
 
 
+A_WHILE = 0.04  # seconds: twenty times what it takes, and a third of what names would take
+
+
 def seconds_to_look_for_an_entry(path: Path) -> float:
-    start = time.perf_counter()
-    assert "no entry 'a'" in str(refusal(path, "a"))
-    return time.perf_counter() - start
+    """The fewest of three."""
+    taken = []
+    for _ in range(3):
+        start = time.perf_counter()
+        assert "no entry 'a'" in str(refusal(path, "a"))
+        taken.append(time.perf_counter() - start)
+    return min(taken)
 
 
 def test_an_entry_is_looked_for_without_putting_names_together(path):
-    assert seconds_to_look_for_an_entry(deep_with_long_keys(path)) < 0.2
+    assert seconds_to_look_for_an_entry(deep_with_long_keys(path)) < A_WHILE
 
 
 def test_twin_where_names_are_put_together_it_takes_long(path, monkeypatch):
@@ -725,7 +732,7 @@ def test_twin_where_names_are_put_together_it_takes_long(path, monkeypatch):
         return next((n for n in lengths if torch_file._name(keys[:n]) == entry), 0)
 
     monkeypatch.setattr(torch_file, "_reach", naive)
-    assert seconds_to_look_for_an_entry(deep_with_long_keys(path)) > 0.2
+    assert seconds_to_look_for_an_entry(deep_with_long_keys(path)) > A_WHILE
 
 
 @given(

@@ -53,7 +53,9 @@ def test_another_survivor_set_is_refused_while_y_or_the_frozen_set_is_there(
         must(*r.eliminate(2))
     restored(r, round_at("masked", "backup", sealed=sealed))
     if not answered:  # the freezer's ledger is older than the survivors.json that it finds
-        said = "fixed already: 1, 2, 3, 4" if sealed else "did not write it"  # signed, it is its own
+        said = (
+            "fixed already: 1, 2, 3, 4" if sealed else "did not write it"
+        )  # signed, it is its own
         refuses(77, *r.freeze("--only", "1-3"), says=said)
         return
     (r.folder / "survivors.json").unlink()
