@@ -14,6 +14,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from ..algebra.bases import Basis, SignedIntegers, next_basis
+from ..brief import Brief
 from ..errors import UsageError
 from .low_rank import FIRST_SIDE, OTHER_SIDE, SIDES, is_projected, largest_rank
 from .quantise import magnitude
@@ -27,8 +28,8 @@ _SUMMED_AT_ONCE = 1 << 20  # values
 _PUBLIC = bytes(16)  # a nonce for a basis that nobody else needs
 
 
-@dataclass(frozen=True)
-class Reduction:
+@dataclass(frozen=True, repr=False)
+class Reduction(Brief):
     """How the tensors of a layout become one vector.
 
     `flat` is the layout's vector (L,); `reduced` and `symbols` are (n,). Bases, clips and scales
