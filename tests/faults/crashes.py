@@ -117,7 +117,7 @@ class FreezeBeforeALateX(Step):
 
     def again(self, state: Round) -> None:
         """The X comes, and the ledger decides whether it is in the set."""
-        lines = [document(path) for path in (state.folder / "secrets").glob("*.ledger.json")]
+        lines = [document(path) for path in (state.folder / "secrets").rglob("*.ledger.json")]
         frozen = [line["survivors"] for line in lines if line["survivors"]]
         must(*state.mask(self.late))
         super().again(state)
@@ -299,6 +299,8 @@ def refused_at(step: Step, k: int, number: int) -> int:
         step.name == "freeze" and "is left out" in result.err
     ):  # an X that cannot be read drops out, and freeze says so
         return result.code
+    if "it is not held" in result.err:  # a share could not be opened: X says so for good
+        return result.code
     after(step, state, what)
     return result.code
 
@@ -314,7 +316,7 @@ STEPS = (
     *(("series", name) for name in ("offline", "mask", "freeze", "eliminate", "forget")),
     *(("sealed", name) for name in ("offline", "mask", "freeze", "confirm", "eliminate", "forget")),
 )
-LATE = ("permutation", "sealed")  # rounds of which one X comes after a freeze that was stopped
+LATE = ("permutation", "signed")  # rounds of which one X comes after a freeze that was stopped
 
 
 def step_of(bench: Stages, name: str) -> Step:

@@ -41,6 +41,7 @@ RECIPES = {
         Recipe("later", **SKETCH, top_k=3, length=20, later=True),
         Recipe("residual", **SKETCH, residual=True, suffix=".pt", length=8),
         Recipe("sealed", **SKETCH, sealed=True, confirm=True, length=6),
+        Recipe("signed", **SKETCH, sealed=True, length=6),
         Recipe("small-field", users=4, field=257, length=10, suffix=".npz"),
         Recipe("lying", construction="sketch", picks=1, length=9, masking=ALL, answering=ALL),
     )

@@ -18,6 +18,7 @@ from played import (
     Command,
     Round,
     claim_terabytes,
+    contents,
     forked,
     in_child,
     judged,
@@ -433,13 +434,13 @@ def test_no_secret_goes_into_the_folder_of_another_account(benches, recipe, plac
     state = benches[recipe].at("init")
     folder = state.folder / place
     folder.mkdir(parents=True, exist_ok=True)
-    before = set(folder.iterdir())  # the keys of a sealed round
+    before = contents(folder)  # the keys of a sealed round
     os.chown(folder, ANOTHER, ANOTHER)
     folder.chmod(mode)
     result = judged(*state.offline(1))
     assert result.code == 77, result
     assert "belongs to somebody else" in result.err
-    assert set(folder.iterdir()) == before
+    assert contents(folder) == before
     assert not list(state.folder.rglob("from-*"))
     os.chown(folder, os.geteuid(), -1)
     assert judged(*state.offline(1)).code == 0
