@@ -1,5 +1,5 @@
-"""A round that failed counts as published: its gradients are not sent again with other
-survivors."""
+"""What was sent is not sent again, by mistake or with other survivors: whether or not the round
+gave a sum, and whatever was forgotten."""
 
 import shutil
 import stat
@@ -28,9 +28,8 @@ CHEAT = 5
 KEEPING = {"homes": True, "masking": ALL, "answering": HONEST}
 
 
-def ledger(r: Round, user: int):
-    session = Workspace(r.folder).session.id
-    return document(r.home(user) / session / f"user-{user:02}.ledger.json")
+def session(r: Round) -> str:
+    return Workspace(r.folder).session.id
 
 
 def retry(r: Round, folder: str = "retry") -> Round:
@@ -42,7 +41,7 @@ def retry(r: Round, folder: str = "retry") -> Round:
 @pytest.fixture
 def failed(new_round, monkeypatch):
     """A round in which user 5 dealt random shares, so that nobody can decode it; they are written
-    out: keys and seeds cannot be dealt so."""
+    out: keys cannot be dealt so."""
     r = new_round(dealing="shares", **KEEPING)
     must(*r.init())
     for user in HONEST:
@@ -81,7 +80,7 @@ def honest_sum(r: Round) -> Sparse:
     answers = {}
     for n in r.recipe.answering:
         with SharesOfUser(space, n).opened(CHEAT) as share:  # which user 5 made
-            own = answer(p, points, n, own_x, {CHEAT: share.read}, own_shape)
+            own = answer(p, own_x, {CHEAT: share.read}, own_shape)
         y = datasets(space.answer_path(n))["y"].astype(np.uint64)
         rest = (y + p.field - own) % p.field
         answers[n] = reader_of(rest.astype(np.uint32))
@@ -102,29 +101,27 @@ class TestTheAttack:
     """User 5 has the sum of all honest users; in the retry it wants that of all but user 1."""
 
     def test_the_round_fails_and_decode_says_what_that_means(self, failed, refuses):
-        said = refuses(65, *failed.decode())
+        said = refuses(65, *failed.decode(), besides=("decoded.json",))
         assert "a round that failed counts as published" in said.err
         assert "do not send the same gradient again with other survivors" in said.err
         assert dense(failed, honest_sum(failed)) == failed.total(HONEST)
 
-    def test_users_that_answered_do_not_mask_again(self, failed, refuses):
+    @pytest.mark.parametrize("decoded", [False, True])
+    def test_users_do_not_mask_again(self, failed, refuses, decoded):
         again = retry(failed)
         for n in (2, 3, 4):
-            said = refuses(77, *again.mask(n))
-            assert f"{failed.folder}, and no sum is known" in said.err
-            assert "decode that round first" in said.err
-            assert f"topk-secagg decode {failed.folder} --secrets DIR" in said.err
-            assert "mask --again sends it all the same" in said.err
-            assert call(*failed.decode("--secrets", again.home(n))).code == 65
-            assert ledger(failed, n)["outcome"] == "failed"
-            said = refuses(77, *again.mask(n))
-            assert "and that round failed" in said.err
-            assert "counts as published" in said.err
-            assert "--again" in said.err
+            if decoded:
+                assert call("decode", failed.folder, "--secrets", again.home(n)).code == 65
+            says = (
+                f"user {n} has sent this gradient already, in session {session(failed)[:16]}",
+                "counts as published",
+                "--again is your word",
+            )
+            refuses(77, *again.mask(n), says=says, besides=(f"user-{n:02}.ledger.json",))
 
     def test_without_the_check_the_retry_gives_the_entries_of_user_1(self, failed, monkeypatch):
         """The twin."""
-        monkeypatch.setattr(mask_step, "sent_before", lambda *_, **__: [])
+        monkeypatch.setattr(mask_step, "_sent_elsewhere", lambda *_, **__: [])
         again = replace(retry(failed), recipe=replace(failed.recipe, answering=(2, 3, 4)))
         for n in (2, 3, 4, 5):
             must(*again.mask(n))
@@ -140,115 +137,76 @@ class TestTheAttack:
         assert any(difference)
 
 
-def test_a_user_that_did_not_answer_is_refused_once_it_knows_that_the_round_failed(
-    failed, refuses, tmp_path
-):
-    other = replace(failed, recipe=replace(failed.recipe, answering=(1, 2, 3, 5)))
-    missed = other.elsewhere(tmp_path / "missed")
-    shutil.copytree(failed.folder, missed.folder)
-    (missed.folder / "elimination/user-04.h5").unlink()
-    path = other.home(4) / Workspace(failed.folder).session.id / "user-04.ledger.json"
-    path.write_bytes(path.read_bytes().replace(
-        f'"answered": "{ledger(failed, 4)["answered"]}"'.encode(), b'"answered": null'
-    ))  # fmt: skip
-    again = retry(failed)
-    assert str(failed.folder) in must(*again.mask(4)).err  # it is not known that the round failed
-    must(*missed.eliminate(5))
-    assert call(*missed.decode("--secrets", missed.home(4))).code == 65
-    third = retry(failed, "third")
-    assert "that round failed" in refuses(77, *third.mask(4)).err
-
-
 def test_with_again_it_is_sent_with_a_warning(failed):
     again = retry(failed)
     said = must(*again.mask(1, "--again", "--json"))
-    assert said.json["sent_before"] == [str(failed.folder)]
-    assert f"masked the same gradient in the round in {failed.folder}" in said.err
-    said = must(*again.mask(1, "--json"))  # the same step once more is no other round
+    assert said.json["sent_before"] == [session(failed)]
+    assert f"masked the same gradient in session {session(failed)[:16]}" in said.err
+    said = must(*again.mask(1, "--again", "--json"))  # the same step once more is no other round
     assert (said.json["sent_before"], said.err) == ([], "")
-
-
-def test_a_round_that_failed_and_was_decoded_later_is_a_decoded_one(failed):
-    """One more answer can make the difference; a sum that is known stays known."""
-    assert call(*failed.decode("--secrets", failed.home(1))).code == 65
-    session = Workspace(failed.folder).session
-    assert ledger(failed, 1)["outcome"] == "failed"
-    from topk_secagg.rounds.published import DECODED, FAILED, record_outcome
-
-    space = Workspace(failed.folder, failed.home(1))
-    for outcome in (DECODED, FAILED):
-        record_outcome(space, outcome)
-        assert ledger(failed, 1)["outcome"] == "decoded"
-    assert space.session.id == session.id
 
 
 class TestHonestUsers:
     @pytest.fixture
-    def decoded(self, new_round):
+    def answered(self, new_round):
         return new_round(**KEEPING).play(upto="answered")
 
-    def test_other_gradients_are_never_asked_about(self, decoded):
-        later = retry(decoded)
+    def check_refused(self, refuses, r: Round, user: int) -> None:
+        says = f"user {user} has sent this gradient already, in session {session(r)[:16]}"
+        refuses(77, *retry(r).mask(user), says=says, besides=(f"user-{user:02}.ledger.json",))
+
+    def test_other_gradients_are_never_asked_about(self, answered):
+        later = retry(answered)
         for n in ALL:
-            said = must(*later.mask(n, "--json", gradient=decoded.gradient(n % 5 + 1)))
+            said = must(*later.mask(n, "--json", gradient=answered.gradient(n % 5 + 1)))
             assert (said.json["sent_before"], said.err) == ([], "")
 
-    @pytest.mark.parametrize("how", ["decodes itself", "decodes and tidies up", "gets the sum"])
-    def test_the_same_gradient_after_a_sum_that_is_known_is_only_warned_about(self, decoded, how):
-        if how == "gets the sum":  # from somebody who decoded, and did not touch its ledger
-            must(*decoded.decode())
-            assert ledger(decoded, 1)["outcome"] is None
-        else:
-            must(*decoded.decode("--secrets", decoded.home(1)))
-            assert ledger(decoded, 1)["outcome"] == "decoded"
-        if how == "decodes and tidies up":
-            shutil.rmtree(decoded.folder)
-        said = must(*retry(decoded).mask(1, "--json"))
-        assert said.json["sent_before"] == [str(decoded.folder)]
-        assert "whoever has the sums of both can subtract them" in said.err
+    @pytest.mark.parametrize("how", ["nobody decodes", "decodes", "forgets", "tidies up"])
+    def test_the_same_gradient_is_refused_whatever_became_of_the_round(
+        self, answered, refuses, how
+    ):
+        if how != "nobody decodes":
+            must(*answered.decode())
+        if how == "forgets":
+            must(*answered.forget(1))
+        name = session(answered)
+        again = retry(answered)
+        if how == "tidies up":
+            shutil.rmtree(answered.folder)
+        says = f"user 1 has sent this gradient already, in session {name[:16]}"
+        refuses(77, *again.mask(1), says=says, besides=("user-01.ledger.json",))
 
-    def test_a_sum_of_another_survivor_set_is_not_the_one_that_was_answered(self, decoded, refuses):
-        must(*decoded.decode())
-        path = decoded.home(1) / Workspace(decoded.folder).session.id / "user-01.ledger.json"
-        digest = ledger(decoded, 1)["answered"]
-        path.write_bytes(path.read_bytes().replace(
-            f'"answered": "{digest}"'.encode(), f'"answered": "{"0" * 64}"'.encode()
-        ))  # fmt: skip
-        assert "no sum is known" in refuses(77, *retry(decoded).mask(1)).err
+    def test_even_where_only_the_list_of_what_was_sent_is_left(self, answered, refuses):
+        shutil.rmtree(answered.private(1))
+        self.check_refused(refuses, answered, 1)
 
-    def test_who_was_left_out_sends_its_gradient_in_the_next_round(self, new_round):
+    def test_without_that_list_it_would_be_sent(self, answered, monkeypatch):
+        """The twin."""
+        monkeypatch.setattr(inputs, "sent", lambda *_: [])
+        must(*retry(answered).mask(1))
+
+    @pytest.mark.parametrize("stage", ["masked", "answered"])
+    def test_a_round_that_is_given_up_counts_too(self, new_round, refuses, stage):
+        """Others may have its sum."""
+        r = new_round(**KEEPING).play(upto=stage)
+        must(*r.forget(2, "--give-up"))
+        self.check_refused(refuses, r, 2)
+
+    @pytest.mark.parametrize("forgets", [False, True])
+    def test_who_was_left_out_sends_its_gradient_in_the_next_round(self, new_round, forgets):
         r = new_round(**KEEPING).play(upto="masked")
         must(*r.freeze("--only", "1-4"))
+        if forgets:
+            must(*r.forget(5))
         said = must(*retry(r).mask(5, "--json"))
         assert (said.json["sent_before"], said.err) == ([], "")
 
-    def test_forget_drops_the_digest(self, decoded):
-        assert ledger(decoded, 1)["input"]
-        must(*decoded.forget(1), "--secrets", decoded.home(1))
-        assert ledger(decoded, 1)["input"] is None
-        assert must(*retry(decoded).mask(1)).err == ""
-
-    @pytest.mark.parametrize("stage", ["masked", "answered"])
-    def test_a_round_that_is_given_up_is_not_forgotten_in_this(self, new_round, refuses, stage):
-        """It counts as published: others may have its sum."""
-        r = new_round(**KEEPING).play(upto=stage)
-        must(*r.forget(2, "--give-up"))
-        assert (ledger(r, 2)["forgotten"], ledger(r, 2)["input"] is None) == (True, False)
-        again = retry(r)
-        if stage == "answered":
-            refuses(77, *again.mask(2), says="no sum is known")
-            must(*r.decode("--secrets", again.home(2)))
-        assert "masked the same gradient" in must(*again.mask(2)).err
-
-    @pytest.mark.parametrize("outcome", ["decoded", "left out"])
-    def test_it_is_where_the_sum_is_known_or_is_without_its_user(self, new_round, outcome):
-        r = new_round(**KEEPING).play(upto="masked")
-        if outcome == "decoded":
-            r.play(after="masked", upto="decoded")
-        else:
-            must(*r.freeze("--only", "1,3,4"))
-        must(*r.forget(2, "--give-up"))
-        assert ledger(r, 2)["input"] is None
+    def test_a_gradient_of_zeros_may_be_sent_again(self, answered, tmp_path):
+        """Who has nothing to say may say so again."""
+        np.save(tmp_path / "zeros.npy", np.zeros(answered.recipe.length))
+        for name in ("one", "two"):
+            said = must(*retry(answered, name).mask(1, "--json", gradient=tmp_path / "zeros.npy"))
+            assert said.json["sent_before"] == []
 
     def test_without_a_folder_of_secrets_rounds_know_nothing_of_each_other(self, new_round):
         r = new_round(masking=ALL, answering=HONEST).play(upto="answered")
