@@ -280,6 +280,9 @@ _COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
 }
 
 
+_MOST_TIMES = 1000  # what the largest point sends; a line farther away would push all points aside
+
+
 def _plot(path: Path, rows: list[dict[str, Any]], best: dict[str, Any]) -> None:
     """What a user sends in a later round, against the energy that leaves; a line for each system
     that sends everything. Without an example gradient, bars."""
@@ -319,8 +322,12 @@ def _scatter(
                 xytext=(0, 6),
                 textcoords="offset points",
                 ha="center",
+                bbox={"boxstyle": "square,pad=0", "color": "white", "alpha": 0.7},
+                zorder=3,
             )
-    for row, style in zip(others, ("-", "--", ":", "-."), strict=False):
+    farthest = _MOST_TIMES * max(row["later"] for row in points)
+    near = [row for row in others if row["later"] <= farthest]
+    for row, style in zip(near, ("-", "--", ":", "-."), strict=False):
         axes.axvline(row["later"], color="gray", linestyle=style, label=row["name"])
     axes.set(ylabel="share of the gradient's energy that leaves", ylim=(0, 1.08))
-    axes.legend(loc="lower right")
+    axes.figure.legend(loc="outside upper center", ncols=3)
