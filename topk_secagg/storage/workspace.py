@@ -197,14 +197,15 @@ class Workspace:
         """Make the folder for a file of the round, or for a plain share, which is private.
 
         A folder in a sealed round is open to whom the round's folder is open to, whatever the
-        umask. Where several accounts may write there, nobody can replace a file of another (the
-        sticky bit).
+        umask. Where every account may write there, nobody can replace a file of another (the sticky
+        bit); a folder of a group has that bit if whoever made it wanted it.
         """
         if self.session.recipients is None:
             make_folder(path.parent, private=private)
             return
-        open_to = stat.S_IMODE(self.root.stat().st_mode) & _OTHERS
-        sticky = stat.S_ISVTX if open_to & _MAY_WRITE else 0
+        mode_of_root = stat.S_IMODE(self.root.stat().st_mode)
+        open_to = mode_of_root & _OTHERS
+        sticky = stat.S_ISVTX if open_to & stat.S_IWOTH else mode_of_root & stat.S_ISVTX
         for folder in reversed(path.relative_to(self.root).parents[:-1]):
             place = self.root / folder
             if not place.exists():
