@@ -12,15 +12,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..errors import BadData, InputMissing, counted, no_coalition
+from ..algebra.bases import Basis, digest
+from ..errors import BadData, InputMissing, SecAggError, counted, no_coalition
 from ..progress import Progress
 from ..protocol.constructions import construction
 from ..protocol.family import check_family
 from ..protocol.messages import Points
 from ..protocol.parameters import Parameters
 from ..rounds.access import PLAIN, Access, check_keys, check_series, check_session
+from ..rounds.bases import following
+from ..rounds.following import first
 from ..rounds.freeze import answerable, with_agreed_lists
-from ..storage import answer, dealt, documents, masked, survivors
+from ..storage import answer, basis, dealt, documents, masked, survivors
 from ..storage.artifacts import Artifact
 from ..storage.atomic import allow_open_files
 from ..storage.keys import Identity, read_identity
@@ -38,6 +41,7 @@ _ONE_SET = "one survivor set, one set of X"
 _MASKED_ALLOWED = "X of the right size, indices and values allowed"
 _CONFIRMED = "confirmations of survivors.json"
 _FAMILY = "keys of any T users leave masks uniform"
+_BASIS = "basis follows from the last sum"
 _LISTS = "lists of commitments to keys"
 
 
@@ -83,6 +87,7 @@ def collect_evidence(
     openers = _openers(evidence, identities)
     allow_open_files(2 * evidence.p.users)
     audit_folders(evidence)
+    _basis(evidence)
     _dealt(evidence)
     _survivors(evidence)
     _masked(evidence)
@@ -139,6 +144,51 @@ def _family(session: Session) -> str:
     check_family(session.parameters, session.points, family)
     T = session.parameters.colluders
     return f"{counted(len(family), 'key')} of each user: {no_coalition(T)} can hold too many"
+
+
+def _basis(evidence: Evidence) -> None:
+    """Check basis.h5, and that everybody would have computed it."""
+    space = evidence.space
+    path = space.basis_path
+    if not space.session.reduction.has_basis:
+        return
+    if not evidence.available(path):
+        evidence.add_not_checkable(_BASIS, path, "it is not available")
+        return
+    with evidence.check("schema", path) as schema:
+        evidence.check_not_linked(path)
+        basis.read(space)
+    if schema.passed:
+        with evidence.check(_BASIS, path) as check:
+            check.why = _recomputed(space)
+
+
+def _recomputed(space: Workspace) -> str:
+    """From where the basis follows, once it has been computed again."""
+    s = space.session
+    if s.before is None:
+        known: list[Basis] | None = first(s.reduction, s.layout, s.nonce).bases
+        origin = "drawn from the nonce of this session"
+    else:
+        before = _beside(space, s.before)
+        if before is None:
+            raise InputMissing(f"no folder beside this one has session {s.before[:16]}")
+        known = following(s, before)
+        origin = f"computed again from the sum in {before.root.name}"
+    if known is None:
+        raise InputMissing("the sum from which it follows is not available")
+    if digest(known) != s.basis:
+        raise BadData("it is not the one that follows from the last sum")
+    return origin
+
+
+def _beside(space: Workspace, session: str) -> Workspace | None:
+    """The round of this session, in a folder beside this one."""
+    for path in sorted(space.root.resolve().parent.glob("*/session.json")):
+        with suppress(SecAggError, OSError):
+            if documents.digest(documents.read_bytes(path, "")) == session:
+                return Workspace(path.parent)
+    return None
 
 
 def _dealt(evidence: Evidence) -> None:

@@ -46,6 +46,10 @@ _ESTABLISHES = {
     "keys fit the lists": (
         "Each key that is available is the one to which its dealer is committed."
     ),
+    "basis follows from the last sum": (
+        "Everybody projects on the same basis, and nobody chose it: it was computed again from the "
+        "last sum, or from the nonce."
+    ),
     "schema": "Each file has exactly the form that the file format prescribes.",
     "permissions": (
         "By their modes, no secret is open to other accounts. Modes of public files are noted "
