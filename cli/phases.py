@@ -12,7 +12,6 @@ import click
 import topk_secagg as ts
 from topk_secagg.errors import amount, counted, named_users
 from topk_secagg.gradients.formats import any_of, suffixes_read
-from topk_secagg.gradients.reduced import WHOLE
 
 from . import options as o
 from .commands import StepResult, command, step
@@ -263,6 +262,8 @@ def selection_lines(
 ) -> Iterator[str]:
     """What share of the gradient's energy leaves, and how many values were clamped. Only the user
     itself sees it."""
+    from topk_secagg.gradients.reduced import WHOLE
+
     if energy is not None and session.reduction.name != WHOLE:
         yield f"{whose} {energy:.1%} of the energy of its gradient"
     if clipped:

@@ -6,10 +6,11 @@ import pytest
 from played import call, must
 from topk_secagg_cli.main import HOMES, cli
 
+SIZES = ["top-k", "density", "rank", "whole"]  # one of them
 REQUIRED = {
-    "init": ["users", "survivors", "colluders", "top-k", "density", "like", "length"],
-    "run": ["gradients", "survivors", "colluders", "top-k", "density"],
-    "plan": ["users", "survivors", "colluders", "top-k", "density", "like", "length"],
+    "init": ["users", "survivors", "colluders", *SIZES, "like", "length"],
+    "run": ["gradients", "survivors", "colluders", *SIZES],
+    "plan": ["users", "survivors", "colluders", *SIZES, "like", "length"],
     "mask": ["user", "gradient", "gradients"],
     "offline": ["user"],
     "confirm": ["user"],

@@ -17,8 +17,6 @@ from ..gradients.reduce import CLIP_FACTOR, CLIP_FACTOR_OF_BYTES, Reduction
 from ..gradients.reduced import Reals
 from ..protocol.messages import Sparse
 from ..protocol.parameters import Parameters
-from ..storage import aggregate as aggregate_file
-from ..storage.artifacts import opened
 from ..storage.basis import of_round
 from ..storage.workspace import Workspace
 
@@ -60,6 +58,10 @@ def last_sum(before: Workspace) -> LastSum | None:
     """The sum of a round, if it has one here."""
     if not before.aggregate_path.exists():
         return None
+    # a round that starts a series need not load what reads a sum
+    from ..storage import aggregate as aggregate_file
+    from ..storage.artifacts import opened
+
     with opened(before.aggregate_path, aggregate_file.KIND) as artifact:
         total = aggregate_file.parsed(before, artifact).total
     s = before.session
