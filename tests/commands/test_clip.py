@@ -291,9 +291,7 @@ class TestNumbersAgree:
         figure = reason.rpartition("offline files take ")[2]
         assert f"all files of all users take about {figure}\n" in said.out
         facts = must("init", tmp_path / "round", *options, "--json").json
-        (planned,) = [
-            row for row in must("plan", *options, "--json").json["choices"] if row["recommended"]
-        ]
+        planned = must("plan", *options, "--json").json["best"]
         assert facts["all_bytes"] == planned["all_bytes"]
         assert facts["pair_bytes"] == planned["pair_bytes"]
 

@@ -55,18 +55,14 @@ def test_plan_fits_80_columns_and_breaks_no_word(options):
     lines = seen.replace("\r", "").splitlines()
     assert max(map(len, lines)) <= COLUMNS
     assert not re.search(r"\de\+\d", seen)  # no 4e+04 TB, no 1.55e+07 d
-    table, _, _ = "\n".join(lines).partition("init chooses")
-    rows = [line for line in table.splitlines() if line.strip() and "─" not in line]
-    names = (
-        "construction", "permutation", "moments", "sketch", "  shares", "Theorem", "LightSecAgg",
-        "SecAgg+",
-    )  # fmt: skip
+    table, _, rest = "\n".join(lines).partition("a user sends ")
+    head, *rows = [line for line in table.splitlines() if line.strip() and "─" not in line]
+    assert head.split() == ["field", "before", "X", "Y", "in", "all", "later"]
+    names = ("plain", "permutation", "top-k ", "whole", "Theorem 1", "LightSecAgg", "SecAgg+")
     assert [row for row in rows if not row.startswith(names)] == []  # no row is broken
-    # the words are those of the same text without a terminal; only times may differ
-    elsewhere = must("plan", *options).out.partition("init chooses")[2].split()
-    assert [
-        w for w in "\n".join(lines).partition("init chooses")[2].split() if w != "\\"
-    ] == elsewhere
+    # the words are those of the same text without a terminal
+    elsewhere = must("plan", *options).out.partition("a user sends ")[2]
+    assert [word for word in rest.split() if word != "\\"] == elsewhere.split()
 
 
 def test_the_command_that_plan_shows_on_a_terminal_can_be_pasted(tmp_path):
@@ -111,8 +107,8 @@ def test_plan_with_the_energy_of_a_gradient_fits_too(tmp_path):
     lines = seen.replace("\r", "").splitlines()
     own_words = [line for line in lines if "g.npy" not in line]  # a path may be longer
     assert max(map(len, own_words)) <= COLUMNS
-    assert [line for line in lines if line.startswith("sketch *")]
-    assert "energy" in next(line for line in lines if line.startswith("construction"))
+    assert [line for line in lines if line.startswith("top-k ") and " * " in line]
+    assert "energy" in next(line for line in lines if " before " in line)
 
 
 def test_times_are_in_a_unit_that_suits_them():
@@ -133,7 +129,7 @@ def test_times_are_in_a_unit_that_suits_them():
 def test_a_thousand_users_are_measured_with_few_products(monkeypatch, tmp_path):
     """As many as for ten users, and not a thousand times as many."""
     from topk_secagg.review import plan
-    from topk_secagg.rounds.options import choose_parameters
+    from topk_secagg.rounds.options import choose_round
 
     products = []
 
@@ -141,8 +137,9 @@ def test_a_thousand_users_are_measured_with_few_products(monkeypatch, tmp_path):
         products.append(encoding.shape[0] * noise.size)
 
     monkeypatch.setattr(plan, "encode", encode)
-    p, _ = choose_parameters(10**9, users=1000, survivors=700, colluders=300, density=0.0001)
-    plan.measure_speed(p, tmp_path)
+    options = {"users": 1000, "survivors": 700, "colluders": 300, "density": 0.0001}
+    choice = choose_round({**options, "length": 10**9})
+    plan.measure_speed(choice.parameters, tmp_path)
     assert 0 < max(products) <= plan._PRODUCTS
 
 
