@@ -326,9 +326,9 @@ def _answers(evidence: Evidence) -> None:
     for n in space.users():
         expected = space.session.header(n)
         evidence.examine(space.answer_path(n), answer.KIND, expected=expected, read=read)
-    for n, digest in evidence.answered.items():
+    for n, survivors_digest in evidence.answered.items():
         with evidence.check(_ONE_SET, space.answer_path(n)) as check:
-            check.why = _answers_survivors(evidence, n, digest)
+            check.why = _answers_survivors(evidence, n, survivors_digest)
 
 
 def _answers_survivors(evidence: Evidence, n: int, digest: str) -> str:

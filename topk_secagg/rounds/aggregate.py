@@ -206,7 +206,7 @@ def aggregate(
             parameters=p,
             total=total,
         ),
-        options=asked,
+        options={**asked, "field": p.field},
     )
 
 

@@ -206,6 +206,7 @@ def choose_parameters(reduction: Reduction, options: Mapping[str, Any]) -> Chose
     with about(f"{chosen} does not fit here") if reason else nullcontext():
         p = Parameters.choose(construction=chosen, **given, **sizes)
     _check_steps(p)
+    reduction.check(p.field)
     if p.dealing != KEYS or find_family(p, construction(p).points()) is not None:
         return ChosenParameters(p, reason, tuple(notes))
     if given.get("dealing") == KEYS:
