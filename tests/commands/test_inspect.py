@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from played import (
     CONFIRMING,
+    ROOT,
     attributes,
     call,
     contents,
@@ -64,6 +65,22 @@ def test_each_kind_is_recognised_and_intact(round_at):
                 assert found["datasets"][name]["shape"] == list(array.shape)
                 assert found["datasets"][name]["type"] == array.dtype.str
     assert contents(r.folder) == before
+
+
+def test_a_session_says_how_tensors_are_reduced():
+    """Of the archived series of low rank."""
+    folder = ROOT / "fixtures" / "archive" / "v1" / "low-rank-keys-plain-next"
+    session = described(folder / "session.json")
+    assert (session["reduction"], session["rank"], session["side"]) == ("low-rank", 2, "left")
+    assert (session["coordinates"], session["length"]) == (102, 42)
+    tensors = [session[name] for name in ("tensors", "tensors_projected", "tensors_whole")]
+    assert tensors == [4, 2, 2]
+    assert 0 < session["smallest_clip"] < session["largest_clip"]
+    assert (session["weight_name"], session["context"]) == (None, None)
+    basis = described(folder / "basis.h5")
+    assert (basis["kind"], basis["user"], basis["intact"]) == ("basis", 0, True)
+    assert basis["datasets"]["value"]["type"] == "<i4"
+    assert len(session["basis"]) == 64
 
 
 def test_files_of_a_sealed_round_with_residuals_and_confirmations(round_at, refuses):

@@ -15,6 +15,7 @@ import numpy as np
 from ..brief import Brief
 from ..errors import Advice, BadData, InputMissing, SecAggError
 from ..gradients.formats import is_readable
+from ..gradients.reduced import LOW_RANK, WHOLE
 from ..protocol.constructions import construction
 from ..protocol.parameters import SHARES, rate_of_answer, rate_of_masked
 from ..storage import chain, dealt, decoded, documents, masked, share, survivors
@@ -148,6 +149,17 @@ def _describe_document(path: Path, session: Session | None) -> Description:
             "series": s.series_name,
             "generation": s.generation,
             "tensors": len(s.layout.slots),
+            "coordinates": s.layout.length,
+            "reduction": s.reduction.name,
+            "rank": s.reduction.rank,
+            "side": s.reduction.side,
+            "basis": s.basis,
+            "tensors_projected": s.reduction.kinds.count(LOW_RANK),
+            "tensors_whole": s.reduction.kinds.count(WHOLE),
+            "smallest_clip": min(s.clips),
+            "largest_clip": max(s.clips),
+            "weight_name": s.weight_name,
+            "context": s.context,
             "before": s.before,
             "feedback_decay": s.feedback_decay,
             "freezer": s.freezer,
