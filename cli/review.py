@@ -7,6 +7,7 @@ import io
 import math
 import shlex
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -264,8 +265,8 @@ def _comma_separated(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 @command(
-    "Show what a file of a round holds.",
-    click.Argument(["files"], metavar="FILE...", nargs=-1, required=True, type=o.PATH),
+    "Show what a file of a round holds, or which files a round has.",
+    click.Argument(["files"], metavar="FILE...|ROUND", nargs=-1, required=True, type=o.PATH),
     o.flag("--reveal", "Show the values in secret files too."),
     example="round/session.json round/masked/user-03.h5",
 )
@@ -273,39 +274,105 @@ def inspect(console: Console, files: tuple[Path, ...], reveal: bool) -> None:
     """Show what files of a round hold: kind, session, user, shapes, ranges, and whether they are
     intact.
 
-    The values in secrets/ and shares/ are shown only with --reveal.
+    Of the folder of a round it lists all files, and -v shows what they hold. The values in secrets/
+    and shares/ are shown only with --reveal.
     """
+    if len(files) == 1 and files[0].is_dir():
+        _inspect_round(console, files[0], reveal=reveal)
+        return
+    found = _described(files, reveal=reveal)
+    if found.descriptions:
+        console.result({"files": list(map(_description_facts, found.descriptions))})
+    found.show(console)
+    found.check()
+
+
+def _inspect_round(console: Console, root: Path, *, reveal: bool) -> None:
+    """A row for each file of a round."""
+    from topk_secagg.rounds.inspect import files_of_round
+
+    listed = files_of_round(root)
+    found = _described(listed.open, reveal=reveal)
+    console.result(
+        {"files": list(map(_description_facts, found.descriptions)), "sealed": listed.sealed}
+    )
+    if console.verbose:
+        found.show(console)
+    else:
+        console.warn(*found.warnings)
+        rows = [
+            (
+                d.path,
+                d.kind,
+                plain(d.facts.get("user", "")),
+                "intact" if d.intact else d.problems[0],
+            )
+            for d in found.descriptions
+        ]
+        rows += [(path, "", "", error.said_of(path)) for path, error in found.failures.items()]
+        rows += [(path, "share", "", "sealed") for path in listed.sealed]
+        console.table(
+            ("file", "kind", "user", "bytes", "state"),
+            [
+                (str(path.relative_to(root)), kind, user, f"{path.stat().st_size:,}", state)
+                for path, kind, user, state in rows
+            ],
+            narrow=True,
+        )
+    found.check()
+
+
+@dataclass(frozen=True)
+class _Described:
+    """What files hold, and why others could not be read."""
+
+    descriptions: list[Description]
+    failures: dict[Path, ts.SecAggError]
+
+    @property
+    def warnings(self) -> list[str]:
+        """About names that contradict what is in the file."""
+        return [warning for d in self.descriptions for warning in d.warnings]
+
+    def show(self, console: Console) -> None:
+        """All that is known about each file."""
+        console.warn(*self.warnings)
+        for d in self.descriptions:
+            state = "intact" if d.intact else "NOT INTACT"
+            console.line(f"{d.path}: {d.kind}, {state}")
+            console.table((), [*_fact_rows(d), *(("problem", problem) for problem in d.problems)])
+            rows = []
+            for name, info in d.datasets.items():
+                shape = f"{info['type']} {'x'.join(map(str, info['shape']))}"
+                extent = f"{plain(info['low'])} to {plain(info['high'])}" if "low" in info else ""
+                rows.append((name, shape, extent, plain(info.get("values", ""))))
+            if rows:
+                console.table(("dataset", "type and shape", "range", "first values"), rows)
+            console.line("")
+
+    def check(self) -> None:
+        """Fail if a file could not be read, or is not intact."""
+        for error in self.failures.values():
+            raise error
+        for d in self.descriptions:
+            if d.problems:
+                raise BadData(f"{d.path}: {d.problems[0]}", "fetch or make the file again")
+
+
+def _described(files: Sequence[Path], *, reveal: bool) -> _Described:
     descriptions = []
-    failure = None
+    failures = {}
     for path in files:
         try:
             descriptions.append(ts.inspect(path, reveal=reveal))
         except ts.SecAggError as error:
-            failure = failure or error
-    if descriptions:
-        shown = [
-            d.facts | facts_of(d, "path", "kind", "intact", "datasets", "problems")
-            for d in descriptions
-        ]
-        console.result({"files": shown})
-    console.warn(*(warning for d in descriptions for warning in d.warnings))
-    for d in descriptions:
-        state = "intact" if d.intact else "NOT INTACT"
-        console.line(f"{d.path}: {d.kind}, {state}")
-        console.table((), [*_fact_rows(d), *(("problem", problem) for problem in d.problems)])
-        rows = []
-        for name, info in d.datasets.items():
-            shape = f"{info['type']} {'x'.join(map(str, info['shape']))}"
-            extent = f"{plain(info['low'])} to {plain(info['high'])}" if "low" in info else ""
-            rows.append((name, shape, extent, plain(info.get("values", ""))))
-        if rows:
-            console.table(("dataset", "type and shape", "range", "first values"), rows)
-        console.line("")
-    if failure:
-        raise failure
-    for d in descriptions:
-        if d.problems:
-            raise BadData(f"{d.path}: {d.problems[0]}", "fetch or make the file again")
+            failures[path] = error
+    return _Described(descriptions, failures)
+
+
+def _description_facts(d: Description) -> dict[str, Any]:
+    """What is known about a file, for JSON; nothing in it takes the place of its path."""
+    return d.facts | facts_of(d, "path", "kind", "intact", "datasets", "problems")
 
 
 def _fact_rows(d: Description) -> Iterator[tuple[str, str]]:

@@ -244,7 +244,77 @@ def test_truncated_files_and_folders_are_refused(refuses, round_at):
         for kept in (8, 100, len(whole) // 2, len(whole) - 1):
             path.write_bytes(whole[:kept])
             refuses(65, "inspect", path, says=f"{path.name}: it is damaged, or not a file of")
-    refuses(65, "inspect", r.folder, says="/round is not a file")
+    refuses(65, "inspect", r.folder, r.folder, says="/round is not a file")  # only one alone
+
+
+class TestAFolder:
+    """inspect ROUND"""
+
+    @every
+    def test_every_file_of_a_round_has_a_row(self, round_at):
+        r = round_at("decoded")
+        shown = must("inspect", r.folder)
+        rows = [line.split() for line in shown.out.splitlines()[2:] if line.strip()]
+        wanted = [path for path in r.folder.rglob("*.*") if path.suffix in (".h5", ".json")]
+        assert sorted(row[0] for row in rows) == sorted(
+            str(path.relative_to(r.folder)) for path in wanted if not path.name.startswith(".")
+        )
+        assert {row[-1] for row in rows} == {"intact"}
+        assert rows[0][:2] == ["session.json", "session"]
+        assert rows[-1][:2] == ["aggregate.h5", "aggregate"]
+        (own,) = [row for row in rows if row[0] == "shares/user-02/from-03.h5"]
+        size = (r.folder / own[0]).stat().st_size
+        assert own[1:4] == ["share", "2", f"{size:,}"]
+        found = must("inspect", r.folder, "--json").json
+        assert [Path(one["path"]).relative_to(r.folder) for one in found["files"]] == [
+            Path(row[0]) for row in rows
+        ]
+        assert found["sealed"] == []
+        assert "first values" in must("inspect", r.folder, "-v").out
+
+    def test_damaged_files_have_a_row_and_fail(self, round_at):
+        r = round_at("decoded")
+        x = r.folder / "masked/user-02.h5"
+        flip(x, placed(x)["value"][0])
+        (r.folder / "elimination/user-03.h5").write_bytes(b"rubbish")
+        result = call("inspect", r.folder)
+        assert result.code == 65
+        rows = {line.split()[0]: line for line in result.out.splitlines() if line.strip()}
+        assert "its content does not match its digest" in rows["masked/user-02.h5"]
+        assert "it is damaged" in rows["elimination/user-03.h5"]
+        assert rows["masked/user-01.h5"].endswith("intact")
+
+    def test_sealed_shares_are_named_and_keys_are_not(self, round_at):
+        r = round_at("decoded", sealed=True)
+        found = must("inspect", r.folder, "--json").json
+        assert len(found["sealed"]) == 25
+        names = {Path(one["path"]).name for one in found["files"]}
+        assert not names & {"folder.json", "user-01.identity"}
+        assert must("inspect", r.folder).out.count(" sealed") == 25
+
+    def test_links_and_what_the_round_does_not_have_are_left_alone(self, round_at, tmp_path):
+        r = round_at("decoded")
+        before = must("inspect", r.folder).out
+        (r.folder / "masked/user-05.h5").symlink_to(r.folder / "masked/user-01.h5")
+        (tmp_path / "elsewhere").mkdir()
+        shutil.copy(r.folder / "session.json", tmp_path / "elsewhere")
+        (r.folder / "dealt").symlink_to(tmp_path / "elsewhere")
+        shutil.copytree(tmp_path / "elsewhere", r.folder / "more")
+        assert must("inspect", r.folder).out == before
+
+    def test_a_folder_that_is_no_round_is_refused(self, refuses, tmp_path):
+        refuses(66, "inspect", tmp_path, says="session.json is not there")
+
+
+def test_the_weight_of_an_x_is_a_number(round_at, tmp_path):
+    r = round_at("offline")
+    must(*r.mask(1, "--weight", "0.5"))
+    assert described(r.folder / "masked/user-01.h5")["weight"] == 0.5
+    shutil.copy(r.folder / "masked/user-01.h5", tmp_path / "alone.h5")
+    assert described(tmp_path / "alone.h5")["weight"] == 0.5
+    for text in ("nan", "heavy"):  # a file made to do harm
+        rewrite(tmp_path / "alone.h5", lambda found, _, text=text: found.update(weight=text))
+        assert described(tmp_path / "alone.h5")["weight"] == text
 
 
 class TestHostileFiles:

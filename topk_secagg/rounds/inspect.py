@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from ..storage.keys import IDENTITY, RECIPIENTS, keys_in
 from ..storage.kinds import ARTIFACT_KINDS, check_size
 from ..storage.ledger import parse_ledger
 from ..storage.session import Session, read_session
+from ..storage.workspace import Workspace
 from .arguments import AnyPath, path_of
 
 _SHOWN = 8
@@ -80,6 +81,48 @@ def inspect(file: AnyPath, *, reveal: bool = False) -> Description:
             description = _describe_artifact(artifact, session, reveal=reveal)
     description.warnings += _contradictions(description)
     return description
+
+
+class RoundFiles(NamedTuple):
+    """The files in a round's folder: those that anybody can describe who can read them, and sealed
+    ones."""
+
+    open: list[Path]
+    sealed: list[Path]
+
+
+def files_of_round(round: AnyPath) -> RoundFiles:
+    """What `inspect` describes of a round, in the order in which it comes to be.
+
+    Only the folders that a round has are entered, and no link is followed.
+    """
+    space = Workspace(path_of("round", round))
+    _ = space.session_content  # else it is no round
+    steps = [
+        [space.session_path, space.basis_path],
+        _in_folder(space.dealt_path(1).parent),
+        *(_in_folder(folder) for folder in _in_folder(space.root / "shares")),
+        _in_folder(space.private),
+        _in_folder(space.masked_path(1).parent),
+        [space.survivors_path],
+        _in_folder(space.confirmation_path(1).parent),
+        _in_folder(space.answer_path(1).parent),
+        [space.aggregate_path],
+    ]
+    files = [path for paths in steps for path in paths if path.is_file() and not path.is_symlink()]
+    files = [path for path in files if path != space.folder_path]  # which says nothing of a round
+    return RoundFiles(
+        [path for path in files if path.suffix in (".h5", ".json")],
+        [path for path in files if path.suffix == ".age"],
+    )
+
+
+def _in_folder(folder: Path) -> list[Path]:
+    """What lies in a folder: user 9 before user 10, and user 99 before user 100."""
+    if folder.is_symlink() or not folder.is_dir():
+        return []
+    shown = (path for path in folder.iterdir() if not path.name.startswith("."))
+    return sorted(shown, key=lambda path: (len(path.name), path.name))
 
 
 def _contradictions(d: Description) -> Iterator[str]:
@@ -227,6 +270,8 @@ def _describe_artifact(artifact: Artifact, session: Session | None, *, reveal: b
     d.facts |= {
         name: value for name, value in artifact.attributes.items() if name not in ("format", "kind")
     }
+    if "weight" in d.facts:
+        d.facts["weight"] = _number(d.facts["weight"])
     if session is not None:
         check_size(artifact, session)
     matches = artifact.digest() == artifact.attributes["sha256"]
@@ -256,6 +301,14 @@ def _describe_artifact(artifact: Artifact, session: Session | None, *, reveal: b
     if session is not None and not d.problems:
         _add_rates(d, artifact, session)
     return d
+
+
+def _number(text: str) -> float | str:
+    """The number that a file keeps as text; what is none stays as it is."""
+    with suppress(ValueError):
+        value = float(text)
+        return value if math.isfinite(value) else text
+    return text
 
 
 def _values(artifact: Artifact, name: str) -> dict[str, Any]:
