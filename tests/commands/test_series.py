@@ -3,17 +3,15 @@ machine."""
 
 from __future__ import annotations
 
-import hashlib
+import random
 import shutil
 import stat
 from dataclasses import replace
 from itertools import combinations, pairwise, product
 from pathlib import Path
-from unittest import mock
 
 import pytest
 from deterministic import drawn_from
-from oracle import plain_sum
 from played import (
     RECIPES,
     Recipe,
@@ -24,26 +22,18 @@ from played import (
     document,
     edit,
     flip,
-    judged,
     must,
     placed,
     put,
     rewrite,
 )
 
-from topk_secagg.algebra import entropy
-from topk_secagg.algebra.field import subtract
-from topk_secagg.errors import BadData
-from topk_secagg.protocol.constructions import construction as construction_of
-from topk_secagg.protocol.deal import Deal, next_key
-from topk_secagg.protocol.messages import Masked
+from topk_secagg.protocol.deal import next_key
+from topk_secagg.protocol.parameters import CONSTRUCTIONS
+from topk_secagg.rounds import decode as decode_step
 from topk_secagg.rounds import offline as offline_step
 from topk_secagg.rounds import series as series_step
-from topk_secagg.rounds import settle as settle_step
-from topk_secagg.storage import artifacts, atomic
-from topk_secagg.storage import held as held_file
-from topk_secagg.storage import secret as secret_file
-from topk_secagg.storage import survivors as survivors_file
+from topk_secagg.storage.chain import Chain
 from topk_secagg.storage.dealt import Dealt
 from topk_secagg.storage.keys import read_identity
 from topk_secagg.storage.ledger import Ledger
@@ -52,6 +42,7 @@ from topk_secagg.storage.session import Session
 from topk_secagg.storage.workspace import Workspace
 
 ALL = (1, 2, 3, 4, 5)
+SEEN = ("user-01.ledger.json",)  # which survivors.json user 1 saw first
 FIVE = {"masking": ALL, "answering": ALL}
 plain_and_sealed = pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])
 
@@ -62,48 +53,63 @@ def construction():
 
 
 @pytest.fixture(scope="module")
-def played(stages, tmp_path_factory):
-    """The rounds of a series with this recipe, each played once; the last one as it was before
-    its users prepared a later one."""
-    made: dict[Recipe, list[Round]] = {}
-    last: dict[Recipe, list[Round]] = {}
-
-    def keep(recipe: Recipe) -> None:
-        r = made[recipe][-1]
-        copy = r.folder.with_name(f"{r.folder.name}-last")
-        last.setdefault(recipe, []).append(r.elsewhere(Path(shutil.copytree(r.folder, copy))))
+def played(tmp_path_factory):
+    """played(recipe, k): a folder with the rounds r0, ..., rk of a series, each played once, as it
+    was before a later round was prepared."""
+    made: dict[Recipe, list[Path]] = {}
 
     def get(recipe: Recipe, later: int) -> list[Round]:
-        folder = tmp_path_factory.mktemp("series")
         if recipe not in made:
-            made[recipe] = [stages(recipe).copy("decoded", folder / "r0")]
-            keep(recipe)
-        rounds = made[recipe]
-        while len(rounds) <= later:
-            rounds.append(following(rounds[-1], folder / f"r{len(rounds)}"))
-            keep(recipe)
-        return [*rounds[:later], last[recipe][later]]
+            folder = tmp_path_factory.mktemp("series") / "0"
+            made[recipe] = [folder]
+            Round(recipe, folder / "r0", folder.with_name("inputs")).prepare().play()
+        folders = made[recipe]
+        while len(folders) <= later:
+            before = folders[-1]
+            folders.append(before.with_name(str(len(folders))))
+            last = copied(recipe, before, folders[-1], len(folders) - 1)[-1]
+            following(last, folders[-1] / f"r{len(folders) - 1}")
+        return made[recipe][later]
 
     return get
+
+
+def copied(recipe: Recipe, source: Path, target: Path, count: int) -> list[Round]:
+    """So many rounds of a series in another folder, with all secrets; their ledgers say that they
+    were prepared there."""
+    shutil.copytree(source, target, dirs_exist_ok=True)
+    first = Round(recipe, target / "r0", source.with_name("inputs"))
+    first.steps = first.write_gradients(random.Random(f"{recipe.length} {recipe.field}"))
+    rounds = [first, *(with_gradients(first, target / f"r{i}") for i in range(1, count))]
+    for r in rounds:
+        for path in target.glob(f"home-*/{session_of(r).id}/user-*.ledger.json"):
+            put(path, str(r.folder.resolve()), "folder")
+    return rounds
+
+
+def with_gradients(before: Round, folder: Path) -> Round:
+    """A later round of the same users in this folder, which have other gradients there."""
+    r = replace(before, folder=folder, inputs=folder.with_name(f"{folder.name}-inputs"))
+    r.steps = r.write_gradients(random.Random(folder.name))
+    return r
 
 
 @pytest.fixture
 def series(played, tmp_path):
     """series(2, sealed=True): copies of the rounds r0, r1 and r2, decoded, of one series."""
 
-    def copies(later: int, copy: str = "r", **changes) -> list[Round]:
+    def copies(later: int, **changes) -> list[Round]:
+        changes["homes"] = changes.get("sealed", False)
         recipe = replace(RECIPES["sketch"], **FIVE, **changes)
-        return [
-            r.elsewhere(Path(shutil.copytree(r.folder, tmp_path / f"{copy}{i}")))
-            for i, r in enumerate(played(recipe, later))
-        ]
+        return copied(recipe, played(recipe, later), tmp_path, later + 1)
 
     return copies
 
 
 def prepared(before: Round, folder: Path, *more: object, users=ALL) -> Round:
     """The next round of a series, in which these users have their keys."""
-    r = before.next_of_series(folder, *more)
+    before.next_of_series(folder, *more)
+    r = with_gradients(before, folder)
     for n in users:
         must(*r.offline(n, "--from", before.folder))
     return r
@@ -118,12 +124,13 @@ def session_of(r: Round):
     return Workspace(r.folder).session
 
 
-def held(r: Round, user: int) -> held_file.HeldKeys:
-    return held_file.read(Workspace(r.folder), user)
+def held(r: Round, user: int) -> Chain:
+    """The user's chain, which is at this round."""
+    return series_step.read_chain(r.space(user), user)
 
 
 def own_keys(r: Round, user: int) -> tuple[bytes, ...]:
-    return secret_file.read(Workspace(r.folder), user).secret.keys
+    return held(r, user).own
 
 
 def x_of(r: Round, user: int):
@@ -152,7 +159,8 @@ class TestGoesOn:
     def test_by_single_commands_and_nothing_is_sent(self, series, sealed):
         r0, r1, r2 = series(2, sealed=sealed)
         root = session_of(r0)
-        public = {"session.json", "secrets", "masked", "survivors.json", "elimination"}
+        public = {"session.json", "masked", "survivors.json", "elimination"}
+        public |= set() if sealed else {"secrets"}
         for generation, r in enumerate((r1, r2), start=1):
             r.check_sum(answering=ALL)
             assert files(r.folder) == {*public, "aggregate.h5"}
@@ -171,30 +179,13 @@ class TestGoesOn:
         said = must(*r2.offline(1, "--from", r1.folder)).out
         assert f"generation 2 of series {root.series_fingerprint}: nothing is sent" in said
 
-    def test_a_step_reads_the_keys_of_all_dealers_once(self, series, tmp_path, monkeypatch):
-        (r0,) = series(0)
-        r = prepared(r0, tmp_path / "next")
-        read = held_file.read
-        users = []
-
-        def counted(space, user):
-            users.append(user)
-            return read(space, user)
-
-        def readers(*command):
-            users.clear()
-            must(*command)
-            return sorted(users)
-
-        monkeypatch.setattr(held_file, "read", counted)
-        assert readers(*r.mask(1)) == [1]
-        r.play(after="offline", upto="frozen")
-        assert readers(*r.eliminate(1)) == [1]
-        assert readers("status", r.folder) == list(ALL)
-        assert readers("audit", r.folder) == list(ALL)
-
-    def test_every_key_is_put_through_once_for_each_generation(self, series):
-        rounds = series(2)
+    def test_every_key_is_put_through_once_for_each_generation(self, played):
+        recipe = replace(RECIPES["sketch"], **FIVE)
+        folders = [played(recipe, k) for k in range(3)]
+        rounds = [
+            Round(recipe, folder / f"r{k}", folder.with_name("inputs"))
+            for k, folder in enumerate(folders)
+        ]
         for before, after in pairwise(rounds):
             for n in ALL:
                 assert own_keys(after, n) == tuple(map(next_key, own_keys(before, n)))
@@ -206,13 +197,12 @@ class TestGoesOn:
 
     @plain_and_sealed
     def test_by_run(self, round_at, tmp_path, sealed):
-        r0 = round_at("decoded", "r0", sealed=sealed, **FIVE)
-        keys = ["--identities", r0.inputs] * sealed
-        gradients = r0.inputs / "gradients"
+        before = r0 = round_at("decoded", "r0", sealed=sealed, **FIVE)
+        keys = ["--secrets", r0.secrets(1)] * sealed
         clip = ("--clip", repr(r0.recipe.clip))
-        before = r0
         for generation in (1, 2):
-            r = r0.elsewhere(tmp_path / f"r{generation}")
+            r = with_gradients(r0, tmp_path / f"r{generation}")
+            gradients = r.inputs / "gradients"
             command = ("run", r.folder, "--from", before.folder, "--gradients", gradients)
             must(*command, *clip, *keys)
             must(*command, *clip, *keys)  # again, which changes nothing
@@ -221,27 +211,35 @@ class TestGoesOn:
             assert session_of(r).generation == generation
             before = r
 
-    @plain_and_sealed
-    def test_without_the_earlier_round_once_it_is_prepared(self, series, tmp_path, sealed):
-        (r0,) = series(0, sealed=sealed)
+    def test_without_the_earlier_round_once_it_is_prepared(self, series, tmp_path):
+        (r0,) = series(0, sealed=True)
         r1 = prepared(r0, tmp_path / "r1")
         shutil.rmtree(r0.folder)
         for n in ALL:
             must(*r1.offline(n))  # once more, which changes nothing
         r1.play(after="offline").check_sum(answering=ALL)
 
+    def test_with_a_folder_of_secrets_the_round_before_is_found(self, series, tmp_path):
+        (r0,) = series(0, sealed=True)
+        r0.next_of_series(tmp_path / "r1")
+        r1 = with_gradients(r0, tmp_path / "r1")
+        for n in ALL:
+            must(*r1.offline(n))
+        r1.play(after="offline").check_sum(answering=ALL)
+
     @plain_and_sealed
     def test_an_audit_passes(self, series, sealed):
         r0, r1 = series(1, sealed=sealed)
-        keys = [word for n in ALL for word in ("--identity", r0.identity(n)) if sealed]
-        for r in (r0, r1):
-            said = must("audit", r.folder, *keys, "--json")
-            assert {f["verdict"] for f in said.json["findings"]} == {"pass"}
-        for n in ALL:
-            must(*r0.forget(n))
-            must(*r1.forget(n))
         for r in (r0, r1):
             must("audit", r.folder)
+            for n in ALL:
+                must(*r.forget(n))
+            must("audit", r.folder)
+
+    def test_an_audit_of_the_last_round_checks_all(self, series):
+        _, r1 = series(1)
+        said = must("audit", r1.folder, "--json")
+        assert {f["verdict"] for f in said.json["findings"]} == {"pass"}
 
     def test_run_says_which_clip_it_chose(self, series, tmp_path):
         (r0,) = series(0)
@@ -279,8 +277,8 @@ class TestGoesOn:
         (r0,) = series(0)
         r = r0.next_of_series(tmp_path / "last")
         put(r.folder / "session.json", 10_000, "series", "generation")
-        must(*r.offline(1, "--from", r0.folder))
         key = own_keys(r0, 1)[0]
+        must(*r.offline(1, "--from", r0.folder, "--skip-generations"))
         for _ in range(10_000):
             key = next_key(key)
         assert own_keys(r, 1)[0] == key
@@ -288,14 +286,13 @@ class TestGoesOn:
         refuses(2, *more, says=("generation 10001", "start a new one"))
         must(*more, "--new-keys")
 
-    def test_new_keys_start_a_new_series(self, series, refuses, tmp_path):
-        r0, r1 = series(1)
-        anew = r1.next_of_series(tmp_path / "anew", "--new-keys")
+    def test_new_keys_start_a_new_series(self, series, tmp_path):
+        _, r1 = series(1)
+        before = set(own_keys(r1, 1))
+        anew = prepared(r1, tmp_path / "anew", "--new-keys")
         assert document(anew.folder / "session.json")["series"] is None
-        refuses(2, *anew.offline(1, "--from", r1.folder), says="its keys are dealt")
-        anew.play(after="init").check_sum(answering=ALL)
+        anew.play(after="offline").check_sum(answering=ALL)
         assert {"shares", "dealt"} <= files(anew.folder)
-        before = {*own_keys(r0, 1), *own_keys(r1, 1)}
         assert not before & set(own_keys(anew, 1))
         assert session_of(anew).series_root == session_of(anew).id
 
@@ -324,14 +321,14 @@ class TestGoesOn:
         clip = r0.recipe.clip / 2
         r1 = following(r0, tmp_path / "r1", "--clip", repr(clip), "--max-weight", 2)
         r1.check_sum(answering=ALL)
-        p = session_of(r1).parameters
-        assert (p.clip, p.max_weight) == (clip, 2)
+        assert set(session_of(r1).clips) == {clip}
+        assert session_of(r1).parameters.max_weight == 2
 
     @pytest.mark.parametrize(
         "option",
         [
             ("--users", 5), ("--survivors", 3), ("--colluders", 1), ("--freezer", 2),
-            ("--confirm",), ("--construction", "sketch"), ("--dealing", "seeds"),
+            ("--confirm",), ("--construction", "sketch"), ("--dealing", "shares"),
             ("--recipients", "keys.txt"),
         ],
     )  # fmt: skip
@@ -376,36 +373,13 @@ def as_if_new(r: Round) -> None:
 class TestOnlyThisSeries:
     def test_keys_do_not_follow_from_the_same_round(self, series, refuses):
         _, r1 = series(1)
-        refuses(2, *r1.offline(1, "--from", r1.folder), says="do not follow from its own")
+        refuses(2, *r1.offline(1, "--from", r1.folder), says="does not go on from itself")
 
     def test_keys_never_go_back(self, series, refuses):
         r0, r1, r2 = series(2)
         as_if_new(r1)
-        says = ("keys never go back", "init NEXT --from /r2, where")
-        refuses(77, *r1.offline(1, "--from", r2.folder), says=says)
-        must(*r1.offline(1, "--from", r0.folder))
-
-    def test_if_they_did_the_round_would_be_lost(self, series, monkeypatch):
-        """The twin: user 1 masks and answers with keys that nobody else has in this round."""
-        _, r1, r2 = series(2)
-        as_if_new(r1)
-
-        def unchecked(space, earlier, user, identity):
-            before = series_step.latest_keys(earlier, user, identity)
-            return before.advanced(space.session.generation)
-
-        monkeypatch.setattr(offline_step, "carried_keys", unchecked)
-        for n in ALL:
-            must(*r1.offline(n, "--from", r2.folder if n == 1 else r2.folder.with_name("r0")))
-        r1.play(after="offline", upto="answered")
-        result = judged(*r1.decode())
-        assert result.code == 65
-
-    def test_not_even_from_what_a_forgotten_round_left(self, series, refuses):
-        _, r1, r2 = series(2)
-        as_if_new(r1)
-        must(*r2.forget(1))
-        refuses(77, *r1.offline(1, "--from", r2.folder), says="keys of generation 3")
+        refuses(65, *r1.offline(1, "--from", r2.folder), says="it is not an earlier one")
+        refuses(77, *r1.offline(1, "--from", r0.folder), says="keys never go back", besides=SEEN)
 
     def test_another_series_is_refused(self, series, round_at, refuses, tmp_path):
         (r0,) = series(0)
@@ -413,19 +387,19 @@ class TestOnlyThisSeries:
         r1 = r0.next_of_series(tmp_path / "r1")
         foreign = "does not belong to the series of this one"
         refuses(65, *r1.offline(1, "--from", other.folder), says=foreign)
-        seeds = round_at("offline", "seeds", dealing="seeds", **FIVE)
-        refuses(65, *r1.offline(1, "--from", seeds.folder), says=foreign)
-        refuses(66, *r1.offline(1), says=("follow from those of an earlier", "--from"))
+        shares = round_at("offline", "shares", dealing="shares", **FIVE)
+        refuses(65, *r1.offline(1, "--from", shares.folder), says=foreign)
+        refuses(66, *r1.offline(1), says=("it goes on from an earlier round", "--from"))
         must(*r1.offline(1, "--from", r0.folder))
         refuses(65, *r1.offline(1, "--from", other.folder), says=foreign)
 
-    def test_only_keys_make_a_series(self, round_at, tmp_path, refuses):
-        for dealing in ("seeds", "shares"):
-            r = round_at("decoded", dealing, dealing=dealing, **FIVE)
-            after = r.next_of_series(tmp_path / f"after-{dealing}")
-            assert document(after.folder / "session.json")["series"] is None
-            refuses(2, *after.offline(1, "--from", r.folder), says="its keys are dealt")
-            after.play(after="init").check_sum(answering=ALL)
+    @pytest.mark.parametrize("construction", CONSTRUCTIONS)
+    def test_where_shares_are_written_out_they_are_dealt_anew(self, round_at, tmp_path):
+        r0 = round_at("decoded", "r0", dealing="shares", **FIVE)
+        r1 = following(r0, tmp_path / "r1")
+        assert session_of(r1).generation == 1
+        assert "shares" in files(r1.folder)
+        r1.check_sum(answering=ALL)
 
     @pytest.mark.parametrize("generation", [0, -1, 10_001, 1 << 70])
     def test_a_generation_out_of_range_is_refused(self, series, refuses, tmp_path, generation):
@@ -469,28 +443,26 @@ class TestOnlyThisSeries:
     def with_a_stranger(self, r0: Round, tmp_path: Path) -> Round:
         """The next round, in which user 5 has the keys of somebody else."""
         stranger = read_identity(self.strangers_file(tmp_path)).public(5)
-        r1 = r0.next_of_series(tmp_path / "r1")
-        put(r1.folder / "session.json", vars(stranger), "recipients", 4)
-        return r1
+        r0.next_of_series(tmp_path / "r1")
+        put(tmp_path / "r1/session.json", vars(stranger), "recipients", 4)
+        return with_gradients(r0, tmp_path / "r1")
 
     def strangers_file(self, tmp_path: Path) -> Path:
-        path = tmp_path / "stranger.identity"
-        if not path.exists():
-            must("keygen", "--user", 5, "--output", path)
-        return path
+        must("keygen", "--user", 5, "--secrets", tmp_path / "stranger")
+        return tmp_path / "stranger/user-05.identity"
 
     def test_without_confirmations_although_the_series_has_them(self, series, refuses, tmp_path):
         (r0,) = series(0, sealed=True, confirm=True, survivors=4)
         r1 = r0.next_of_series(tmp_path / "r1")
-        put(r1.folder / "session.json", False, "confirm")
-        says = "this round has another rule of confirmation than its series"
+        edit(r1.folder / "session.json", lambda s: s.update(confirm=False, freezer=1))
+        says = "this round has another freezer than its series"
         refuses(65, *r1.offline(1, "--from", r0.folder), says=says)
 
     def test_without_the_check_a_stranger_takes_a_users_place(self, series, tmp_path, monkeypatch):
         """The twin: all others go on, and count an X that the stranger signed as user 5's."""
         (r0,) = series(0, sealed=True)
         r1 = self.with_a_stranger(r0, tmp_path)
-        monkeypatch.setattr(series_step, "_check_same_series", lambda *_: None)
+        monkeypatch.setattr(series_step, "check_same_series", lambda *_: None)
         for n in (1, 2, 3, 4):
             must(*r1.offline(n, "--from", r0.folder))
             must(*r1.mask(n))
@@ -514,7 +486,7 @@ class TestOnlyThisSeries:
         (r0,) = series(0)
         r1 = r0.next_of_series(tmp_path / "r1")
         put(r1.folder / "session.json", 2, "freezer")
-        monkeypatch.setattr(series_step, "_check_same_series", lambda *_: None)
+        monkeypatch.setattr(series_step, "check_same_series", lambda *_: None)
         for n in ALL:
             must(*r1.offline(n, "--from", r0.folder))
             must(*r1.mask(n))
@@ -530,7 +502,7 @@ class TestPins:
     def commands(self, r: Round) -> list[tuple[object, ...]]:
         return [
             r.offline(1), r.mask(1), r.freeze(), r.eliminate(1), r.decode(), r.forget(1),
-            ("settle", r.folder, "--user", 1), ("status", r.folder), ("audit", r.folder),
+            ("status", r.folder), ("audit", r.folder),
         ]  # fmt: skip
 
     def test_every_command_refuses_another_series(self, series, round_at, refuses):
@@ -569,9 +541,9 @@ class TestPins:
     def impostor(self, r0: Round, tmp_path: Path) -> Round:
         """Somebody plays two rounds with other keys, and writes the name of this root into the
         second session.json."""
-        root = Round(r0.recipe, tmp_path / "their-root", tmp_path / "their-keys").prepare()
+        root = Round(r0.recipe, tmp_path / "theirs/root", tmp_path / "their-keys").prepare()
         root.play(upto="offline")
-        fake = claimed(root.next_of_series(tmp_path / "impostor"), r0)
+        fake = claimed(root.next_of_series(tmp_path / "theirs/impostor"), r0)
         for n in ALL:
             must(*fake.offline(n, "--from", root.folder))
         return fake.play(after="offline")
@@ -582,7 +554,7 @@ class TestPins:
         (r0,) = series(0, sealed=True)
         name = session_of(r0).series_name
         with monkeypatch.context() as impostors:
-            impostors.setattr(series_step, "_check_same_series", lambda *_: None)
+            impostors.setattr(series_step, "check_same_series", lambda *_: None)
             fake = self.impostor(r0, tmp_path)
         assert session_of(fake).series_root == session_of(r0).id
         reading = (fake.decode(), ("status", fake.folder), ("audit", fake.folder))
@@ -595,7 +567,7 @@ class TestPins:
     ):
         """The twin."""
         (r0,) = series(0, sealed=True)
-        monkeypatch.setattr(series_step, "_check_same_series", lambda *_: None)
+        monkeypatch.setattr(series_step, "check_same_series", lambda *_: None)
         monkeypatch.setattr(Session, "series_name", property(lambda s: s.series_root))
         fake = self.impostor(r0, tmp_path)
         must(*fake.decode(), "--series", session_of(r0).id)
@@ -605,727 +577,226 @@ class TestLate:
     """A share of the root round that a user receives later."""
 
     @pytest.fixture
-    def early(self, series, tmp_path):
-        """User 1 prepares r1 before the share of user 4 has come."""
-        (r0,) = series(0)
-        share = Workspace(r0.folder).share_path(1, 4)
-        share.rename(tmp_path / "late")
-        r1 = r0.next_of_series(tmp_path / "r1")
+    def share(self, new_round):
+        """A round up to the shares; that of user 4 for user 1."""
+        self.r0 = new_round("r0", **FIVE).play(upto="offline")
+        return self.r0.space().share_path(1, 4)
+
+    def without_an_answer_of_user_1(self, r: Round, refuses) -> None:
+        """From the X on; user 1 lacks keys of user 4."""
         for n in ALL:
-            said = must(*r1.offline(n, "--from", r0.folder)).out
-            assert f"user {n} has the keys of {4 if n == 1 else 5} users" in said
-        return r0, r1, lambda: (tmp_path / "late").rename(share)
+            must(*r.mask(n))
+        must(*r.freeze())
+        refuses(66, *r.eliminate(1), says="user 1 has not entered the keys of user 4")
+        for n in (2, 3, 4, 5):
+            must(*r.eliminate(n))
+        assert must(*r.decode("--json")).json["corrected"] == []
+        r.check_sum(answering=(2, 3, 4, 5))
 
-    def test_a_damaged_file_of_held_keys_is_a_problem(self, early):
-        _, r1, _ = early
-        path = Workspace(r1.folder).held_path(2)
-        assert must("status", r1.folder, "--user", 2, "--json").json["problems"] == []
-        path.write_bytes(path.read_bytes()[:-1])
-        (problem,) = must("status", r1.folder, "--user", 2, "--json").json["problems"]
-        assert str(path) in problem
-
-    def test_it_is_added_until_the_user_masks(self, early):
-        r0, r1, arrives = early
-        arrives()
-        secret = Workspace(r1.folder).secret_path(1)
-        before = secret.read_bytes()
-        must(*r1.offline(1))  # without --from nothing is added
-        assert 4 not in held(r1, 1).lists
-        assert "the keys of 5 users" in must(*r1.offline(1, "--from", r0.folder)).out
-        assert secret.read_bytes() == before
+    def test_it_is_entered_until_the_user_masks(self, share, refuses, tmp_path):
+        share.rename(tmp_path / "late")
+        self.without_an_answer_of_user_1(self.r0, refuses)
+        r1 = prepared(self.r0, tmp_path / "r1")
+        assert sorted(held(r1, 1).lists) == [1, 2, 3, 5]
+        (tmp_path / "late").rename(share)
         assert must(*r1.mask(1, "--json")).json["holds"] == list(ALL)
+        assert sorted(held(r1, 1).lists) == list(ALL)
         r1.play(after="offline").check_sum(answering=ALL)
 
-    def test_and_no_longer(self, early, refuses):
-        r0, r1, arrives = early
+    def test_and_no_longer(self, share, refuses, tmp_path):
+        share.rename(tmp_path / "late")
+        self.without_an_answer_of_user_1(self.r0, refuses)
+        r1 = prepared(self.r0, tmp_path / "r1")
         said = must(*r1.mask(1, "--json"))
         assert (said.json["holds"], said.json["missing_shares"]) == ([1, 2, 3, 5], [4])
-        arrives()
-        before = Workspace(r1.folder).held_path(1).read_bytes()
-        must(*r1.offline(1, "--from", r0.folder))
-        assert Workspace(r1.folder).held_path(1).read_bytes() == before
-        for n in (2, 3, 4, 5):
-            must(*r1.mask(n))
-        must(*r1.freeze())
-        refuses(66, *r1.eliminate(1), says="has no keys of user 4")
-        for n in (2, 3, 4, 5):
-            must(*r1.eliminate(n))
-        assert must(*r1.decode("--json")).json["corrected"] == []
-        r1.check_sum(answering=(2, 3, 4, 5))
+        (tmp_path / "late").rename(share)
+        self.without_an_answer_of_user_1(r1, refuses)
 
-    def test_wrong_keys_of_the_root_round_are_not_carried_on(self, series, tmp_path):
+    def test_wrong_keys_are_not_carried_on(self, share, refuses, tmp_path):
         """They are compared with the dealer's list before they are put through."""
-        (r0,) = series(0)
-        space = Workspace(r0.folder)
-
-        def wrong(_, found):
-            found["keys"][0, 0] ^= 1
-
-        rewrite(space.share_path(1, 4), wrong)
-        r1 = prepared(r0, tmp_path / "r1")
+        rewrite(share, wrong)
+        self.without_an_answer_of_user_1(self.r0, refuses)
+        r1 = prepared(self.r0, tmp_path / "r1")
         assert sorted(held(r1, 1).lists) == [1, 2, 3, 5]
-        assert must(*r1.mask(1, "--json")).json["missing_shares"] == [4]
+        assert list(must(*r1.mask(1, "--json")).json["bad_shares"]) == ["4"]
 
-    def test_if_they_were_an_honest_user_would_be_named(self, series, tmp_path, monkeypatch):
+    def test_if_they_were_an_honest_user_would_be_named(self, share, tmp_path, monkeypatch):
         """The twin."""
-        (r0,) = series(0)
-
-        def wrong(_, found):
-            found["keys"][0, 0] ^= 1
-
-        rewrite(Workspace(r0.folder).share_path(1, 4), wrong)
+        rewrite(share, wrong)
         monkeypatch.setattr(Dealt, "check", lambda *_: None)
-        r1 = following(r0, tmp_path / "r1")
-        assert must(*r1.decode("--json")).json["corrected"] == [1]
+        self.r0.play(after="offline")
+        r1 = following(self.r0, tmp_path / "r1")
+        for r in (self.r0, r1):
+            assert must(*r.decode("--json")).json["corrected"] == [1]
 
 
-# one session prepared twice
-
-
-class TestTwoFolders:
-    """Somebody has a user prepare one session in two folders, and send two gradients."""
-
-    def two_x(self, r0: Round, tmp_path: Path, *, sibling: bool) -> list[Masked]:
-        """X of user 2 for its own gradient, and for that of user 3 in a copy of the round, or in
-        another round of the same generation."""
-        first = r0.next_of_series(tmp_path / "first")
-        second = r0.elsewhere(tmp_path / "second")
-        if sibling:
-            r0.next_of_series(second.folder)
-        else:
-            second.folder.mkdir()
-            shutil.copy(first.folder / "session.json", second.folder)
-        for r, whose in ((first, 2), (second, 3)):
-            must(*r.offline(2, "--from", r0.folder))
-            must(*r.mask(2, gradient=r0.gradient(whose)))
-        assert own_keys(first, 2) == own_keys(second, 2)
-        return [x_of(first, 2).masked, x_of(second, 2).masked]
-
-    def difference(self, r0: Round, one: Masked, other: Masked) -> list[tuple[int, int]]:
-        """The entries of which the difference of two X is the sketch, if it is one."""
-        p = session_of(r0).parameters
-        c = construction_of(p)
-        moments = subtract(one.value, other.value, p.field).reshape(p.buckets, c.width)
-        found = c.join_groups([c.recovered(0, moments[:, : c.moment_count(2)], survivor_count=2)])
-        return list(zip(found.index.tolist(), found.value.tolist(), strict=True))
-
-    def check_difference_shows(self, r0: Round, found: list[tuple[int, int]]) -> None:
-        q = r0.recipe.field
-        negative = [(k, -v % q) for k, v in r0.sent(3)]
-        total = plain_sum([r0.sent(2), negative], r0.recipe.length, q)
-        assert sorted(found) == [(k, v) for k, v in enumerate(total) if v]
-
-    @pytest.mark.parametrize("sibling", [False, True], ids=["copy", "sibling"])
-    def test_the_masks_differ(self, series, tmp_path, sibling):
-        (r0,) = series(0)
-        with pytest.raises(BadData):
-            self.difference(r0, *self.two_x(r0, tmp_path, sibling=sibling))
-
-    def test_if_the_sharing_followed_from_the_session_the_difference_would_show(
-        self, series, tmp_path, monkeypatch
-    ):
-        """The twin."""
-        (r0,) = series(0)
-        always = hashlib.sha256(b"r1").digest()
-        monkeypatch.setattr(entropy, "source", lambda count, _: always[:count])
-        two = self.two_x(r0, tmp_path, sibling=False)
-        self.check_difference_shows(r0, self.difference(r0, *two))
-
-    def test_if_labels_had_neither_session_nor_sharing_it_would_too(
-        self, series, tmp_path, monkeypatch
-    ):
-        """The twin for two rounds of one generation, which have the same keys."""
-        (r0,) = series(0)
-        monkeypatch.setattr(Deal, "symbols_label", lambda deal, users: f"{deal.dealer} {users}")
-        two = self.two_x(r0, tmp_path, sibling=True)
-        self.check_difference_shows(r0, self.difference(r0, *two))
+def wrong(_, found) -> None:
+    found["keys"][0, 0] ^= 1
 
 
 def test_with_the_same_random_bytes_everything_is_the_same(new_round, tmp_path):
     found = []
     for name in ("one", "two"):
         with drawn_from(7):
-            r0 = new_round(f"{name}-r0", **FIVE).play()
-            r1 = following(r0, tmp_path / f"{name}-r1")
+            r0 = new_round(f"{name}/r0", **FIVE).play()
+            r1 = following(r0, tmp_path / f"{name}/r1")
         r1.check_sum(answering=ALL)
         found.append([contents(r.folder) for r in (r0, r1)])
         assert x_of(r0, 1).sharing != x_of(r1, 1).sharing
     assert found[0] == found[1]
 
 
-# forgetting
+# one chain for each user
 
 
-def left_keys(*rounds: Round) -> list[tuple[bytes, ...]]:
-    """Every full set of keys of one dealer that the files left in these rounds give."""
-    sets = []
-    for r in rounds:
-        space = Workspace(r.folder)
-        family = space.session.family or ()
-        pooled: dict[int, dict[object, bytes]] = {m: {} for m in ALL}
-        for path in sorted(space.private.glob("user-*.h5")):
-            found = datasets(path)
-            for name in ("keys", "own"):
-                if name in found and found[name].shape == (len(family), 32):
-                    sets.append(tuple(row.tobytes() for row in found[name]))
-        for n in ALL:
-            if space.held_path(n).exists():
-                for m, keys in held(r, n).keys.items():
-                    pooled[m] |= keys
-        sets += [
-            tuple(keys[block] for block in family)
-            for keys in pooled.values()
-            if len(keys) == len(family)
-        ]
-    return sets
-
-
-def opens(target: Round, *rounds: Round) -> list[int]:
-    """The users whose X of the target the keys in these rounds' files open, as they are or put
-    through `next_key`."""
-    s = session_of(target)
-    c = construction_of(s.parameters)
-    opened = []
-    candidates = left_keys(*rounds)
-    candidates += [tuple(map(next_key, keys)) for keys in candidates]
-    for n in ALL:
-        x = x_of(target, n)
-        for keys in candidates:
-            try:
-                found = c.unmask(c.secret_of_keys(s.deal(n, x.sharing), keys), x.masked)
-            except BadData:
-                continue
-            entries = sorted(zip(found.index.tolist(), found.value.tolist(), strict=True))
-            assert entries == sorted(target.sent(n))
-            opened.append(n)
-            break
-    return opened
-
-
-class TestForget:
-    @plain_and_sealed
-    def test_the_series_goes_on_after_it(self, series, tmp_path, sealed):
-        (r0,) = series(0, sealed=sealed)
-        for n in ALL:
-            must(*r0.forget(n))
-        assert not list(r0.folder.rglob("from-*"))
-        r1 = following(r0, tmp_path / "again")
-        r1.check_sum(answering=ALL)
-        for n in ALL:
-            assert not Workspace(r0.folder).held_path(n).exists()  # the keys are in r1 now
-            must(*r1.offline(n, "--from", r0.folder))  # and repeating it changes nothing
-            must(*r1.forget(n))
-            assert held(r1, n).generation == 2
-            assert len(held(r1, n).own) == len(session_of(r1).family)
-            assert not Workspace(r1.folder).secret_path(n).exists()
-        following(r1, tmp_path / "r2").check_sum(answering=ALL)
-
-    def test_in_a_sealed_root_round_it_takes_the_identity(self, series, refuses):
-        (r0,) = series(0, sealed=True)
-        refuses(2, "forget", r0.folder, "--user", 1, says="no identity was given")
-        must("forget", r0.folder, "--user", 1, "--end-series")
-
-    def test_ending_the_series_erases_all(self, series, refuses, tmp_path):
-        r0, r1 = series(1)
-        r2 = r1.next_of_series(tmp_path / "r2")
-        ended = "user 1 has ended the series with this round"
-        must(*r1.forget(1, "--end-series"))
-        assert [p.name for p in (r1.folder / "secrets").glob("user-01*")] == ["user-01.ledger.json"]
-        refuses(77, *r2.offline(1, "--from", r1.folder), says=ended)
-        must(*r1.forget(2))
-        must(*r1.forget(2, "--end-series"))  # also of what was kept at first
-        assert not Workspace(r1.folder).held_path(2).exists()
-        must(*r0.forget(1, "--end-series"))
-        carried = "user 1 has forgotten this round, and carried its keys on to generation 1"
-        refuses(77, *r2.offline(1, "--from", r0.folder), says=carried)
-
-    @plain_and_sealed
-    def test_a_round_that_was_given_up_opens_no_later_one(self, series, refuses, tmp_path, sealed):
-        """It was never frozen: nobody can answer, and its keys lead to those of later rounds."""
-        (r0,) = series(0, sealed=sealed)
-        lost = prepared(r0, tmp_path / "lost")
-        for n in ALL[:-1]:
-            must(*lost.mask(n))
-        target = following(lost, tmp_path / "target")
-        assert opens(target, lost) == list(ALL)
-        for n in ALL:
-            refuses(77, *lost.forget(n, "--end-series"), says=("still needed", "--give-up"))
-            must(*lost.forget(n, "--end-series", "--give-up"))
-            left = [path.name for path in (lost.folder / "secrets").glob(f"user-{n:02}*")]
-            assert left == [f"user-{n:02}.ledger.json"]
-            refuses(77, *lost.mask(n), says="has erased its secret of this round")
-            shown = must("status", lost.folder, "--user", n, "--json").json
-            assert shown["next"]["step"] is None
-            assert shown["send"] == []
-        assert opens(target, lost) == []
-
-    def test_a_series_does_not_end_unnoticed_with_the_keys_of_too_few(
-        self, stages, refuses, tmp_path
-    ):
-        """A round is given up before the shares of the others have come."""
-        r = stages(replace(RECIPES["sketch"], **FIVE)).copy("offline", tmp_path / "r")
-        for m in (1, 3, 4, 5):
-            (r.folder / f"shares/user-02/from-{m:02}.h5").unlink()
-        says = ("keys of 1 user", "the series would end here", "forget with --end-series")
-        refuses(66, *r.forget(2, "--give-up"), says=says)
-        must(*r.forget(2, "--give-up", "--end-series"))
-        assert not Workspace(r.folder).held_path(2).exists()
-
-    @pytest.mark.parametrize("generation", [0, 1])
-    def test_stopped_in_the_middle_nothing_is_lost(
-        self, series, refuses, tmp_path, monkeypatch, generation
-    ):
-        """After the next keys are stored, and before the ledger says that these are gone."""
-        r = series(generation)[generation]
-        with monkeypatch.context() as crash:
-            crash.setattr(Ledger, "record", stopped)
-            with pytest.raises(Stop):
-                call(*r.forget(1))
-        assert held(r, 1).generation == generation + 1
-        assert Workspace(r.folder).secret_path(1).exists()
-        if generation:  # the keys of this round are gone from the file from which users answer
-            refuses(65, *r.eliminate(1), says=("was forgetting this one", "forget it again"))
-        must(*r.forget(1))
-        assert held(r, 1).generation == generation + 1
-        assert not Workspace(r.folder).secret_path(1).exists()
-        following(r, tmp_path / "next").check_sum(answering=ALL)
-
-    @pytest.mark.parametrize("generation", [0, 1])
-    def test_stopped_so_the_next_round_can_be_prepared_too(
-        self, series, tmp_path, monkeypatch, generation
-    ):
-        r = series(generation)[generation]
-        with monkeypatch.context() as crash:
-            crash.setattr(Ledger, "record", stopped)
-            with pytest.raises(Stop):
-                call(*r.forget(1))
-        following(r, tmp_path / "next").check_sum(answering=ALL)
-
-    @pytest.mark.parametrize("generation", [0, 1])
-    def test_stopped_while_erasing_it_goes_on(self, series, tmp_path, monkeypatch, generation):
-        r = series(generation)[generation]
-        with monkeypatch.context() as crash:
-            crash.setattr(Path, "unlink", stopped)
-            with pytest.raises(Stop):
-                call(*r.forget(1))
-        assert Workspace(r.folder).secret_path(1).exists()
-        must(*r.forget(1))
-        assert not Workspace(r.folder).secret_path(1).exists()
-        following(r, tmp_path / "next").check_sum(answering=ALL)
-
-    @pytest.mark.parametrize("generation", [0, 1])
-    def test_if_the_ledger_came_first_a_crash_would_end_the_series(
-        self, series, refuses, tmp_path, monkeypatch, generation
-    ):
-        """The twin: the next keys were never stored."""
-        r = series(generation)[generation]
-        monkeypatch.setattr(settle_step, "_keep_next_generation", lambda *_: None)
-        must(*r.forget(1))
-        after = r.next_of_series(tmp_path / "next")
-        refuses(77, *after.offline(1, "--from", r.folder), says="has ended the series")
-
-    def test_without_its_own_list_a_user_can_neither_go_on_nor_forget(
-        self, series, refuses, tmp_path
-    ):
-        """It could never send an X again: so nothing is erased before the list is back."""
-        (r0,) = series(0)
-        r1 = r0.next_of_series(tmp_path / "r1")
-        path = Workspace(r0.folder).dealt_path(1)
-        path.rename(tmp_path / "list")
-        lacks = "user 1 lacks its own list of keys of the root round"
-        refuses(66, *r1.offline(1, "--from", r0.folder), says=lacks)
-        refuses(66, *r0.forget(1), says=(lacks, "dealt/user-01.json"))
-        (tmp_path / "list").rename(path)
-        must(*r0.forget(1))
-        must(*r1.offline(1, "--from", r0.folder))
-
-    def other_list(self, r0: Round) -> None:
-        """Somebody changes a commitment of user 1 to a key that user 1 does not hold itself."""
-        space = Workspace(r0.folder)
-        family = space.session.family or ()
-        at = next(at for at, block in enumerate(family) if 1 not in block)
-        put(space.dealt_path(1), "ab" * 32, "commitments", at)
-
-    def test_a_list_that_somebody_changed_is_not_taken_for_the_users_own(
-        self, series, refuses, tmp_path
-    ):
-        """In a plain round anybody can: user 1's own share fits it all the same."""
-        (r0,) = series(0)
-        r1 = r0.next_of_series(tmp_path / "r1")
-        self.other_list(r0)
-        says = ("user 1 lacks its own list of keys", "do not fit its keys")
-        refuses(66, *r1.offline(1, "--from", r0.folder), says=says)
-        refuses(66, *r0.forget(1), says=says)
-
-    def test_else_an_honest_user_would_be_left_out_of_every_later_round(
-        self, series, tmp_path, monkeypatch
-    ):
-        """The twin: those who have the right list hold nothing that user 1's X names."""
-        (r0,) = series(0)
-        r1 = prepared(r0, tmp_path / "r1", users=(2, 3, 4, 5))
-        self.other_list(r0)
-        check = Dealt.check
-        monkeypatch.setattr(
-            Dealt, "check", lambda dealt, keys: dealt.user == 1 or check(dealt, keys)
-        )
-        must(*r1.offline(1, "--from", r0.folder))
-        monkeypatch.undo()
-        for n in ALL:
-            must(*r1.mask(n))
-        assert list(must(*r1.freeze("--json")).json["left_out"]) == ["1"]
-
-    def test_if_it_forgot_all_the_same_the_series_would_end(
-        self, series, refuses, tmp_path, monkeypatch
-    ):
-        """The twin."""
-        (r0,) = series(0)
-        r1 = r0.next_of_series(tmp_path / "r1")
-        path = Workspace(r0.folder).dealt_path(1)
-        path.rename(tmp_path / "list")
-        monkeypatch.setattr(settle_step, "check_own_list", lambda *_: None)
-        must(*r0.forget(1))
-        (tmp_path / "list").rename(path)
-        refuses(66, *r1.offline(1, "--from", r0.folder), says="lacks its own list")
-
-    def test_ending_the_series_stopped_while_erasing(self, series, tmp_path, monkeypatch):
-        """What is not the next generation's is erased by any `forget` afterwards."""
-        _, r1 = series(1)
-        with monkeypatch.context() as crash:
-            crash.setattr(Path, "unlink", stopped)
-            with pytest.raises(Stop):
-                call(*r1.forget(1, "--end-series"))
-        assert Workspace(r1.folder).held_path(1).exists()
-        after = r1.next_of_series(tmp_path / "next")
-        refused = judged(*after.offline(1, "--from", r1.folder))
-        assert (refused.code, "has ended the series" in refused.err) == (77, True)
-        must(*r1.forget(1))
-        assert not Workspace(r1.folder).held_path(1).exists()
-
-    def half_written(self, r: Round) -> list[Path]:
-        """What a process leaves that was killed while it wrote keys of user 1."""
-        space = Workspace(r.folder)
-        paths = [space.secret_path(1), space.held_path(1), space.share_path(1, 2)]
-        whole = space.secret_path(1).read_bytes()
-        abandoned = [path.with_name(f".{path.name}.4194305.tmp") for path in paths]
-        for path in abandoned:
-            path.write_bytes(whole)
-        return abandoned
-
-    def test_what_killed_processes_left_of_keys_is_erased_too(self, series):
-        (r0,) = series(0)
-        abandoned = self.half_written(r0)
-        must(*r0.forget(1, "--end-series"))
-        assert [path for path in abandoned if path.exists()] == []
-
-    def test_else_it_would_open_the_round_after_that(self, series, monkeypatch):
-        """The twin."""
-        (r0,) = series(0)
-        (draft, *_) = self.half_written(r0)
-        monkeypatch.setattr(atomic, "_remove_abandoned", lambda _: False)
-        must(*r0.forget(1, "--end-series"))
-        draft.rename(Workspace(r0.folder).secret_path(1))
-        for n in (2, 3, 4, 5):
-            Workspace(r0.folder).secret_path(n).unlink()
-        assert opens(r0, r0) == [1]
-
-    def test_what_is_erased_stays_erased_after_a_power_cut(self, series, monkeypatch):
-        """The names in every folder from which something was erased are made durable."""
-        (r0,) = series(0)
-        done: list[tuple[str, Path]] = []
-        erase = Path.unlink
-        synced = atomic.sync_folder
-
-        def unlink(path, **how):
-            erase(path, **how)
-            done.append(("erased", path.parent))
-
-        def sync(folder):
-            synced(folder)
-            done.append(("durable", folder))
-
-        monkeypatch.setattr(Path, "unlink", unlink)
-        monkeypatch.setattr(atomic, "sync_folder", sync)
-        must(*r0.forget(1))
-        erased = {folder for what, folder in done if what == "erased"}
-        assert {r0.folder / "secrets", r0.folder / "shares/user-01"} <= erased
-        for folder in erased:
-            assert [what for what, where in done if where == folder][-1] == "durable"
-
-    def test_after_the_last_generation_nothing_is_kept(self, series, monkeypatch):
-        _, r1 = series(1)
-        monkeypatch.setattr(settle_step, "MOST_GENERATIONS", 1)
-        must(*r1.forget(1))
-        assert not Workspace(r1.folder).held_path(1).exists()
-
-    def test_what_is_left_of_later_rounds_does_not_open_an_earlier_one(self, series):
-        """All users' files, without identities: and the twin, in which they have not forgotten."""
-        r0, r1, r2 = series(2)
-        assert opens(r1, r1) == list(ALL)
-        assert opens(r1, r0) == list(ALL)
-        for n in ALL:
-            must(*r0.forget(n, "--end-series"))
-            must(*r1.forget(n))
-        assert opens(r1, r0, r1, r2) == []
-        assert opens(r0, r0, r1, r2) == []
-        assert opens(r2, r1) == []
-        assert opens(r2, r2) == list(ALL)  # the attack works where keys are kept
-        for n in ALL:
-            must(*r2.forget(n))
-        assert opens(r2, r0, r1, r2) == []
-
-    def test_a_round_that_was_forgotten_before_does_not_open_the_next_one(self, series, tmp_path):
-        """Whether it is forgotten after the next one was prepared, or before."""
-        r0, r1 = series(1)
-        (before,) = series(0, copy="before")
-        for n in ALL:
-            said = must(*before.forget(n)).out
-            assert f"{Workspace(before.folder).held_path(n)} has the keys of the next round" in said
-        after = following(before, tmp_path / "after")
-        for n in ALL:
-            assert "next round" not in must(*r0.forget(n)).out  # they are in r1
-            must(*r1.forget(n))
-            must(*after.forget(n))
-        assert opens(r1, r0, r1) == []
-        assert opens(after, before, after) == []
-
-    @pytest.mark.parametrize("forgotten", [False, True], ids=["before", "forgotten"])
-    def test_wherever_offline_is_stopped_the_earlier_round_does_not_open_the_next(
-        self, series, refuses, tmp_path, forgotten
-    ):
-        """After each change on the disk: no user can go on before `offline` is repeated, and then
-        nothing is left behind."""
-        (r0,) = series(0)
-        for n in ALL if forgotten else ():
-            must(*r0.forget(n))
-        r1 = r0.next_of_series(tmp_path / "next")
-        # its ledger, secret, keys; the ledger there, keys that are erased there; its ledger again
-        changes = 5 + forgotten
-        for n in ALL:  # user n stops after n changes
-            assert stopped_after(n, *r1.offline(n, "--from", r0.folder))
-            if n < changes:
-                lacks = "user-01.h5 is not there" if n == 1 else "are not complete"
-                refuses(66, *r1.mask(n), says=lacks)
-                refuses(66, *r1.offline(n), says="name that round")
-            must(*r1.offline(n, "--from", r0.folder))
-        r1.play(after="offline").check_sum(answering=ALL)
-        for n in ALL:
-            must(*r0.forget(n))
-            must(*r1.forget(n))
-        assert opens(r1, r0, r1) == []
-        following(r1, tmp_path / "third").check_sum(answering=ALL)
-
-    def test_if_a_round_could_be_used_before_the_earlier_one_is_left_it_would_open_it(
-        self, series, tmp_path, monkeypatch
-    ):
-        """The twin: stopped before the earlier round is left, and nobody repeats `offline`."""
-        (r0,) = series(0)
-        r1 = r0.next_of_series(tmp_path / "next")
-        monkeypatch.setattr(offline_step, "leave", lambda *_: None)
-        for n in ALL:
-            must(*r1.offline(n, "--from", r0.folder))
-        monkeypatch.undo()
-        r1.play(after="offline")
-        for n in ALL:
-            must(*r0.forget(n))
-            must(*r1.forget(n))
-        assert opens(r1, r0) == list(ALL)
-
-    def test_if_earlier_rounds_kept_what_later_ones_have_they_would_open_them(
-        self, series, tmp_path, monkeypatch
-    ):
-        """The twin: nobody notes that the keys were carried on."""
-        (r0,) = series(0)
-        monkeypatch.setattr(offline_step, "leave", lambda *_: None)
-        r1 = following(r0, tmp_path / "next")
-        for n in ALL:
-            must(*r0.forget(n))
-            must(*r1.forget(n))
-        assert opens(r1, r0) == list(ALL)
-
-
-class Stop(BaseException):
-    """The machine stops here."""
-
-
-def stopped(*_, **__):
-    raise Stop
-
-
-def stopped_after(changes: int, *command: object) -> bool:
-    """Run a command on a machine that stops after so many changes on the disk; whether it did."""
-    left = changes
-    synced = atomic.sync_folder
-
-    def stop(folder: Path) -> None:
-        nonlocal left
-        synced(folder)
-        left -= 1
-        if not left:
-            raise Stop
-
-    with mock.patch.object(atomic, "sync_folder", stop):
-        try:
-            must(*command)
-        except Stop:
-            return True
-    return False
-
-
-# files
-
-
-def test_held_keys_are_for_their_owner_alone_and_never_shown(series):
-    _, r1 = series(1)
-    path = Workspace(r1.folder).held_path(2)
-    for forgotten in (False, True):
-        if forgotten:
-            must(*r1.forget(2))
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        found = datasets(path)
-        for reveal in ((), ("--reveal",)):
-            said = must("inspect", path, "--json", *reveal)
-            shown = said.json["files"][0]
-            assert shown["kind"] == "held"
-            assert shown["datasets"]["keys"]["values"] == "secret"
-            everything = said.out + must("inspect", path, *reveal).out
-            for name in {"keys", "own"} & set(found):
-                first = found[name].reshape(-1, 32)[0]
-                assert first[:4].tobytes().hex() not in everything
-                assert ", ".join(map(str, first[:4].tolist())) not in everything
-
-
-def test_keys_are_not_in_the_repr_of_what_holds_them(series):
-    """Nor, so, in a traceback that shows variables, or in a log."""
-    _, r1 = series(1)
-    space = Workspace(r1.folder)
-    stored = secret_file.read(space, 2)
-    theirs = held(r1, 2)
-    secret = [*stored.secret.keys, stored.key, *theirs.keys[3].values()]
-    shown = repr(stored) + repr(stored.secret) + repr(theirs) + repr(space)
-    assert stored.sharing in shown
-    for key in secret:
-        assert key.hex() not in shown
-        assert repr(key)[2:20] not in shown
-
-
-class TestDamagedKeys:
-    """secrets/user-NN.held.h5, whose keys nobody can compare with a list any more."""
-
-    USER = 2
+class TestChain:
+    """It goes forwards only, and nothing that others say moves it back or aside."""
 
     @pytest.fixture
-    def before_mask(self, series, tmp_path):
-        (r0,) = series(0)
-        return r0, prepared(r0, tmp_path / "r1")
+    def rounds(self, series):
+        return series(1)
 
-    def path(self, r: Round) -> Path:
-        return Workspace(r.folder).held_path(self.USER)
+    def chain(self, r: Round, user: int = 1) -> Path:
+        return series_step.chain_path(r.space(user), user)
 
-    @pytest.mark.parametrize("forgotten", [False, True], ids=["of this round", "of the next"])
-    def test_every_byte_counts(self, series, forgotten):
-        """One bit of each byte: it is refused, or, in the few places that HDF5 leaves free, gives
-        the very same keys."""
-        _, r1 = series(1)
-        if forgotten:
-            must(*r1.forget(self.USER))
-        path = self.path(r1)
-        whole = path.read_bytes()
-        sound = held(r1, self.USER)
-        refused = 0
-        for at in range(len(whole)):
-            damaged = bytearray(whole)
-            damaged[at] ^= 1 << at % 8
-            path.write_bytes(damaged)
-            try:
-                assert held(r1, self.USER) == sound
-            except BadData:
-                refused += 1
-        assert refused > 0.98 * len(whole)
-        for size in range(0, len(whole), 7):
-            path.write_bytes(whole[:size])
-            with pytest.raises(BadData):
-                held(r1, self.USER)
+    def test_it_is_one_private_file_that_names_where_its_user_is(self, rounds):
+        r0, r1 = rounds
+        for r in rounds:
+            assert self.chain(r) == r0.folder / "secrets/user-01.chain.h5"
+        assert len(list(r0.folder.parent.rglob("user-01.chain*"))) == 1
+        assert stat.S_IMODE(self.chain(r1).stat().st_mode) == 0o600
+        said = must("inspect", self.chain(r1), "--json")
+        (shown,) = said.json["files"]
+        assert (shown["kind"], shown["session"]) == ("chain", session_of(r1).id)
+        keys = {key.hex() for key in own_keys(r1, 1)}
+        assert not [key for key in keys if key in said.out]
+        assert not [key for key in keys if key in repr(held(r1, 1))]
 
-    ATTRIBUTES = {  # noqa: RUF012 - what each test changes
-        "user": 3,
-        "session": "ab" * 32,
-        "generation": 2,
-        "kind": "secret",
-    }
+    def test_who_has_gone_on_cannot_open_the_round_before(self, rounds, refuses):
+        r0, r1 = rounds
+        for command in (r0.mask(1), r0.eliminate(1)):
+            (r0.folder / "masked/user-01.h5").unlink(missing_ok=True)
+            (r0.folder / "elimination/user-01.h5").unlink(missing_ok=True)
+            says = ("user 1 has gone on to generation 1", "its part in this round is over")
+            refuses(77, *command, says=says)
+        before = set(own_keys(r1, 1))
+        for path in r0.folder.rglob("secrets/*.h5"):
+            found = datasets(path)
+            rows = [row.tobytes() for name in ("own", "keys") if name in found
+                    for row in found[name].reshape(-1, 32)]  # fmt: skip
+            assert not before & {next_key(row) for row in rows}, path
 
-    @pytest.mark.parametrize("name", ATTRIBUTES)
-    def test_keys_of_another_user_round_or_generation_are_refused(self, before_mask, refuses, name):
-        r0, r1 = before_mask
-        rewrite(self.path(r1), lambda found, _: found.update({name: self.ATTRIBUTES[name]}))
-        if name == "kind":  # which is written anew with the file
-            shutil.copy(Workspace(r1.folder).secret_path(self.USER), self.path(r1))
-        refuses(65, *r1.offline(self.USER), says="user-02.held.h5")
-        refuses(65, *r1.offline(self.USER, "--from", r0.folder), says="user-02.held.h5")
-        refuses(66, *r1.mask(self.USER), says=("user 2 holds the keys of 0 users", "--from"))
+    def test_two_rounds_of_a_generation_are_not_both_masked(self, rounds, refuses, tmp_path):
+        r0, _ = rounds
+        sibling = r0.elsewhere(tmp_path / "sibling")
+        must("init", sibling.folder, "--from", r0.folder, "--generation", 1)
+        says = ("user 1 has masked in another session of generation 1", "keys serve one session")
+        refuses(77, *sibling.offline(1, "--from", r0.folder), says=says, besides=SEEN)
 
-    def test_nobody_answers_with_them(self, before_mask, refuses):
-        _, r1 = before_mask
-        r1.play(after="offline", upto="frozen")
-        path = self.path(r1)
-        flip(path, placed(path)["keys"][0])
-        refuses(65, *r1.eliminate(self.USER), says="does not match its digest")
-        for n in ALL:
-            if n != self.USER:
-                must(*r1.eliminate(n))
-        assert must(*r1.decode("--json")).json["corrected"] == []
-
-    def test_if_the_digest_were_not_checked_their_user_would_be_named(
-        self, before_mask, monkeypatch
+    def test_if_they_were_the_same_keys_would_serve_two_sessions(
+        self, rounds, tmp_path, monkeypatch
     ):
         """The twin."""
-        _, r1 = before_mask
-        r1.play(after="offline", upto="frozen")
-        path = self.path(r1)
-        flip(path, placed(path)["keys"][0])
-        monkeypatch.setattr(artifacts.Artifact, "verify", lambda *_: None)
-        r1.play(after="frozen")
-        assert must(*r1.decode("--json")).json["corrected"] == [self.USER]
+        r0, r1 = rounds
+        keys = own_keys(r1, 1)
+        sibling = r0.elsewhere(tmp_path / "sibling")
+        must("init", sibling.folder, "--from", r0.folder, "--generation", 1)
+        monkeypatch.setattr(offline_step.series, "check_may_go_on", lambda *_, **__: None)
+        must(*sibling.offline(1, "--from", r0.folder))
+        assert own_keys(sibling, 1) == keys
 
-    @pytest.mark.parametrize("stage", ["offline", "masked", "frozen"])
-    def test_a_lost_file_is_made_again_from_the_earlier_round(self, before_mask, refuses, stage):
-        r0, r1 = before_mask
-        r1.play(after="offline", upto=stage)
-        path = self.path(r1)
-        whole = path.read_bytes()
-        path.unlink()
-        refuses(66, *r1.offline(self.USER), says="user-02.held.h5 is not there")
-        must(*r1.offline(self.USER, "--from", r0.folder))
-        assert path.read_bytes() == whole
-        r1.play(after=stage).check_sum(answering=ALL)
+    def test_a_round_that_was_prepared_and_abandoned_is_replaced(self, rounds, tmp_path):
+        """Somebody's `init` came to nothing, or its folder was removed."""
+        _, r1 = rounds
+        for name in ("abandoned", "kept"):
+            r2 = r1.elsewhere(tmp_path / name)
+            must("init", r2.folder, "--from", r1.folder, "--generation", 2)
+            for n in ALL:
+                must(*r2.offline(n, "--from", r1.folder))
+        r2.play(after="offline").check_sum(answering=ALL)
 
-    def test_but_with_the_keys_that_x_says_and_no_others(self, series, tmp_path):
-        (r0,) = series(0)
-        share = Workspace(r0.folder).share_path(self.USER, 4)
-        share.rename(tmp_path / "late")
-        r1 = prepared(r0, tmp_path / "r1").play(after="offline", upto="masked")
-        (tmp_path / "late").rename(share)
-        self.path(r1).unlink()
-        must(*r1.offline(self.USER, "--from", r0.folder))
-        assert sorted(held(r1, self.USER).lists) == [1, 2, 3, 5]
+    def test_a_folder_that_was_removed_is_made_again_as_a_later_generation(self, rounds, tmp_path):
+        _, r1 = rounds
+        r2 = prepared(r1, tmp_path / "r2").play(after="offline", upto="masked")
+        shutil.rmtree(r2.folder)
+        again = prepared(r1, tmp_path / "r2")
+        assert session_of(again).generation == 3
+        again.play(after="offline").check_sum(answering=ALL)
 
-    def test_keys_of_the_next_round_are_not_mixed_with_those_of_this_one(
-        self, series, refuses, tmp_path, monkeypatch
+    def test_init_takes_the_generation_after_the_highest_that_its_chains_know(
+        self, rounds, tmp_path
     ):
-        """A user that dropped out was stopped while it forgot, and prepares the round again."""
-        (r0,) = series(0)
-        r1 = prepared(r0, tmp_path / "r1")
-        r1 = replace(r1, recipe=replace(r1.recipe, masking=(1, 3, 4, 5)))
-        r1.play(after="offline", upto="frozen")
-        with monkeypatch.context() as crash:
-            crash.setattr(Ledger, "record", stopped)
-            with pytest.raises(Stop):
-                call(*r1.forget(self.USER))
-        assert held(r1, self.USER).own
-        says = ("was forgetting this one", "forget it again")
-        refuses(65, *r1.offline(self.USER, "--from", r0.folder), says=says)
+        r0, r1 = rounds
+        r2 = prepared(r1, tmp_path / "r2", users=(3,))
+        more = r0.next_of_series(tmp_path / "more")
+        assert session_of(more).generation == session_of(r2).generation + 1 == 3
 
+    def test_nobody_goes_on_while_its_answer_is_needed(self, rounds, refuses, tmp_path):
+        _, r1 = rounds
+        r2 = prepared(r1, tmp_path / "r2").play(after="offline", upto="frozen")
+        r3 = r2.next_of_series(tmp_path / "r3")
+        says = ("the X of user 1 is out", "it has not answered there", "forget with --give-up")
+        refuses(75, *r3.offline(1, "--from", r2.folder), says=says, besides=SEEN)
+        for n in ALL:
+            must(*r2.eliminate(n))
+            must(*r3.offline(n, "--from", r2.folder))
 
-# a freezer that lies
+    def test_if_it_did_the_others_would_lack_its_answer(self, rounds, monkeypatch, tmp_path):
+        """The twin: the next `init` of a fast freezer."""
+        _, r1 = rounds
+        r2 = prepared(r1, tmp_path / "r2").play(after="offline", upto="frozen")
+        r3 = r2.next_of_series(tmp_path / "r3")
+        monkeypatch.setattr(offline_step.series, "check_may_go_on", lambda *_, **__: None)
+        must(*r3.offline(1, "--from", r2.folder))
+        assert call(*r2.eliminate(1)).code == 77
+
+    def test_a_long_way_needs_the_users_word(self, rounds, refuses, tmp_path):
+        _, r1 = rounds
+        far = r1.elsewhere(tmp_path / "far")
+        must("init", far.folder, "--from", r1.folder, "--generation", 102)
+        says = "this round is 101 generations after the one that user 1 is at"
+        refuses(77, *far.offline(1, "--from", r1.folder), says=says, besides=SEEN)
+        must(*far.offline(1, "--from", r1.folder, "--skip-generations"))
+        assert held(far, 1).generation == 102
+
+    def test_every_byte_of_it_counts(self, rounds, tmp_path):
+        _, r1 = rounds
+        path = self.chain(r1)
+        sound = path.read_bytes()
+        r2 = r1.next_of_series(tmp_path / "r2")
+        for name, (offset, size) in placed(path).items():
+            for at in (offset, offset + size // 2, offset + size - 1):
+                flip(path, at)
+                assert call(*r2.offline(1, "--from", r1.folder)).code == 65, name
+                path.write_bytes(sound)
+        must(*r2.offline(1, "--from", r1.folder))
+
+    def test_that_of_another_user_is_refused(self, rounds, refuses, tmp_path):
+        _, r1 = rounds
+        shutil.copy(self.chain(r1, 2), self.chain(r1))
+        r2 = r1.next_of_series(tmp_path / "r2")
+        refuses(65, *r2.offline(1, "--from", r1.folder), says="its user is 2, not 1")
+
+    def test_one_that_is_lost_is_no_fresh_start(self, rounds, refuses, tmp_path):
+        _, r1 = rounds
+        self.chain(r1).unlink()
+        r2 = r1.next_of_series(tmp_path / "r2")
+        refuses(66, *r2.offline(1, "--from", r1.folder), says="user-01.chain.h5 is not there")
+
+    def test_ending_the_series_erases_it(self, rounds, refuses, tmp_path):
+        _, r1 = rounds
+        path = self.chain(r1)
+        said = must(*r1.forget(1, "--end-series"), "--json").json
+        assert str(path) in said["erased"]
+        assert not path.exists()
+        r2 = r1.next_of_series(tmp_path / "r2")
+        refuses(66, *r2.offline(1, "--from", r1.folder), says="user-01.chain.h5 is not there")
+
+    def test_after_forgetting_both_rounds_the_series_goes_on(self, rounds, tmp_path):
+        for r in rounds:
+            for n in ALL:
+                must(*r.forget(n))
+        following(rounds[1], tmp_path / "r2").check_sum(answering=ALL)
 
 
 @plain_and_sealed
@@ -1359,8 +830,8 @@ class TestLyingFreezer:
     def test_not_even_where_nobody_compares_x_or_its_own_row(self, frozen, refuses, monkeypatch):
         """The twin: without the checks the round is lost all the same, and all have answered."""
         frozen.lie(2, sharing="ab" * 32)
-        monkeypatch.setattr(survivors_file, "check_own_row", lambda *_, **__: None)
-        monkeypatch.setattr(survivors_file, "each_frozen", each_as_it_is)
+        monkeypatch.setattr(Ledger, "check_own_row", lambda *_, **__: None)
+        monkeypatch.setattr(decode_step, "each_frozen", each_as_it_is)
         for n in (2, 3, 4, 5):
             must(*frozen.eliminate(n))
         result = refuses(65, *frozen.decode(), besides=("decoded.json",))
