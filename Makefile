@@ -105,7 +105,7 @@ $(NEXT)/sum.npz: $(USERS:%=$(NEXT)/elimination/user-%.h5)
 .PRECIOUS: $(NEXT)/secrets/user-%.h5 $(NEXT)/masked/user-%.h5 $(NEXT)/elimination/user-%.h5
 .PRECIOUS: $(DEMO)/shares/user-$(LAST)/from-%.h5 $(DEMO)/masked/user-%.h5 $(DEMO)/elimination/user-%.h5
 
-GENERATED := README.md experiments/README.md $(addprefix docs/,cli.md gradients.md walkthrough.md file-format.md training.md benchmarks.md)
+GENERATED := README.md experiments/README.md $(addprefix docs/,cli.md rules.md gradients.md walkthrough.md file-format.md training.md benchmarks.md)
 
 # --- for developers --------------------------------------------------------------------------
 

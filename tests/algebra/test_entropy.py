@@ -137,6 +137,7 @@ def test_a_whole_round_asks_for_nothing_else(new_round, construction):
 
 
 @pytest.mark.usefixtures("without_a_system")
+@pytest.mark.rule(5)
 def test_if_one_step_asked_the_system_itself_the_round_would_end(new_round, monkeypatch):
     """The twin."""
     monkeypatch.setattr(

@@ -239,6 +239,7 @@ class TestTheFreezer:
         r.play(after="frozen").check_sum()
 
 
+@pytest.mark.rule(2)
 class TestConfirmations:
     @pytest.fixture
     def frozen(self, round_at):

@@ -144,6 +144,7 @@ class TestFeedback:
         assert story.took(1) == story.session(0)
         assert story.took(2) == story.session(1)
 
+    @pytest.mark.rule(8)
     def test_an_x_that_did_not_count_was_not_given(self, story):
         story.begin().end()
         story.begin(users=(1, 2, 3, 4)).end((2, 3, 4))  # the first one is left out
@@ -232,6 +233,7 @@ class TestRefusals:
         must(*after.mask(2))  # who has not masked there
         must(*after.mask(1, plainly=True))
 
+    @pytest.mark.rule(8)
     def test_else_it_would_be_sent_twice(self, after, monkeypatch):
         """The twin: nothing is noted in the round before."""
         monkeypatch.setattr(spend, "_take", lambda *_: None)

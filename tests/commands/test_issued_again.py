@@ -55,6 +55,7 @@ def week_1(new_round, request):
     return r.play()
 
 
+@pytest.mark.rule(1, 12)
 def test_who_masked_in_week_1_does_not_mask_again(week_1, refuses):
     week_2 = issued_again(week_1)
     for n in (1, 2, 3, 4):

@@ -721,6 +721,7 @@ def test_only_sealed_keys_make_who_is_named_guilty(round_at, sealed, dealing):
 # answering in `sketch`, and options
 
 
+@pytest.mark.rule(3)
 class TestAnswering:
     def test_it_needs_no_x_of_others_and_decoding_needs_all(self, round_at, refuses):
         r = round_at("frozen", **FIVE)

@@ -62,6 +62,7 @@ IMPOSSIBLE = {
 
 
 @pytest.mark.parametrize(("construction", "what"), IMPOSSIBLE)
+@pytest.mark.rule(4, 17)
 def test_an_impossible_x_is_neither_frozen_nor_answered(round_at, refuses, construction, what):
     r = round_at("masked", masking=ALL)
     path = r.folder / "masked/user-02.h5"

@@ -114,6 +114,7 @@ class TestTheKeys:
 
 @pytest.mark.parametrize("pin", PINS)
 @pytest.mark.parametrize("command", READERS)
+@pytest.mark.rule(14)
 class TestARoundThatTheStoreMadeUp:
     def pinned(self, honest, monkeypatch, pin):
         known = {

@@ -198,6 +198,7 @@ SENT = [  # at which stage, by which step, in which file, and the entry of the l
 ]
 
 
+@pytest.mark.rule(19)
 class TestTheLedgerComesFirst:
     @every
     @pytest.mark.parametrize(("stage", "step", "file", "line"), SENT)
@@ -306,6 +307,7 @@ def test_what_is_refused_never_reaches_a_public_folder(round_at, tmp_path):
         assert (end.returncode, end.stdout) == (77, ""), end
 
 
+@pytest.mark.rule(1, 2)
 class TestMasksAreUsedOnce:
     def test_rounding_is_the_same_when_masked_again(self, new_round, tmp_path):
         """1/3 is no multiple of a step, so its rounding is drawn; twice the same."""

@@ -97,6 +97,7 @@ def dense(r: Round, total: Sparse) -> list[int]:
 
 
 @every
+@pytest.mark.rule(10, 13)
 class TestTheAttack:
     """User 5 has the sum of all honest users; in the retry it wants that of all but user 1."""
 

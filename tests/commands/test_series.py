@@ -370,6 +370,7 @@ def as_if_new(r: Round) -> None:
         (r.folder / name).unlink()
 
 
+@pytest.mark.rule(14, 15)
 class TestOnlyThisSeries:
     def test_keys_do_not_follow_from_the_same_round(self, series, refuses):
         _, r1 = series(1)

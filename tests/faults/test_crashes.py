@@ -72,6 +72,7 @@ def test_freeze_goes_on_with_the_set_in_its_ledger_although_another_x_has_come(b
     assert all(killed_at(step, hooked, k) for k in points[-12:])  # around the ledger and the file
 
 
+@pytest.mark.rule(19)
 def test_without_the_set_in_the_ledger_a_stopped_freeze_ends_the_round(benches, monkeypatch):
     """The twin: the digest alone does not give the set back."""
     step = FreezeBeforeALateX(benches["permutation"])

@@ -22,6 +22,7 @@ ATTACKS = 6
 
 
 @pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.rule(2)
 def test_two_survivor_sets_are_never_answered(name):
     """By one user in any round, and by all honest users together where the round protects them from
     that."""
@@ -56,6 +57,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("what", BROKEN)
+@pytest.mark.rule(2)
 def test_the_attacks_succeed_without(what, monkeypatch):
     name, where, attribute, broken = BROKEN[what]
     monkeypatch.setattr(where, attribute, broken)

@@ -722,10 +722,12 @@ def seconds_to_look_for_an_entry(path: Path) -> float:
     return min(taken)
 
 
+@pytest.mark.rule(18)
 def test_an_entry_is_looked_for_without_putting_names_together(path):
     assert seconds_to_look_for_an_entry(deep_with_long_keys(path)) < A_WHILE
 
 
+@pytest.mark.rule(18)
 def test_twin_where_names_are_put_together_it_takes_long(path, monkeypatch):
     def naive(keys, entry):
         lengths = range(1, len(keys) + 1)

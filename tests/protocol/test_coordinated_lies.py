@@ -179,6 +179,7 @@ def test_the_same_with_the_solver_that_finds_wrong_answers(kind):
 
 @pytest.mark.parametrize("N", [4, 5])
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if "W = M" not in kind])
+@pytest.mark.rule(9)
 def test_the_old_rule_lets_every_lie_through_that_outvotes_the_honest(kind, N, monkeypatch):
     """The twin: half of the surplus is corrected, and any surplus that agrees is believed.
 

@@ -229,6 +229,7 @@ def by_run(folder: Path) -> ByRun:
     return ByRun(folder, {"top_k": 3, "construction": "permutation"}, [1.0] * USERS, 1.0)
 
 
+@pytest.mark.rule(8, 10)
 def test_a_residual_that_is_not_taken_is_lost(tmp_path, monkeypatch):
     """The twin: users that did not answer are taken for users that did not send."""
     way = by_run(tmp_path)

@@ -159,6 +159,7 @@ def test_a_share_that_a_third_user_forged_and_signed_itself_is_refused(
     must(*r.eliminate(1))
 
 
+@pytest.mark.rule(17)
 def test_an_x_that_its_user_did_not_sign_is_not_frozen(round_at, refuses, monkeypatch):
     r = round_at("masked", **SEALED)
     for signer in (

@@ -154,6 +154,7 @@ def settings(sabotages: list[Sabotage], sizes: tuple[int, ...] = (1, 2)) -> pyte
 
 
 @settings(SABOTAGES)
+@pytest.mark.rule(1, 2, 4, 5, 11)
 def test_sabotage_is_caught(sabotage, T):
     witness = try_sabotage(sabotage, T)
     assert witness is not None

@@ -54,6 +54,7 @@ def sizes(monkeypatch):
     return seen
 
 
+@pytest.mark.rule(18)
 class TestDimensions:
     @pytest.mark.parametrize("command", ["offline", "status", "decode", "audit"])
     def test_sixty_thousand_of_them_are_refused_before_they_are_multiplied(
