@@ -146,7 +146,7 @@ def check_may_go_on(
         )
     if standing.is_needed:
         assert standing.ledger is not None
-        where = standing.ledger.folder or chain.folder
+        where = standing.ledger.folder or standing.ledger.path.parent.parent
         raise Busy(
             f"the X of user {user} is out in session {chain.session[:16]}, and it has not answered "
             "there",
