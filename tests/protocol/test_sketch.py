@@ -699,6 +699,20 @@ def test_a_sum_larger_than_so_many_values_can_be_is_refused(name):
             changed_by(whole, symbol, by=value)
 
 
+def test_without_these_checks_such_a_sum_would_be_believed(monkeypatch):
+    """The twin."""
+    p = sketch_of(5, 3, 1, **SIZES["everything is sent whole"], dealing="shares")
+    c = construction(p)
+    whole = Round.of(p, "twin", {n: nothing(p) for n in range(1, 6)})
+    monkeypatch.setattr("topk_secagg.protocol.sketch.is_beyond", lambda *_: False)
+    assert changed_by(whole, 0, by=4 * p.largest + 1).count(4 * p.largest + 1) == 1
+    last = c.entries - 1
+    with pytest.raises(BadData, match="no coordinates"):
+        changed_by(whole, last, by=1)
+    monkeypatch.setattr("topk_secagg.protocol.buckets.np.any", lambda _: False)
+    assert not any(changed_by(whole, last, by=1))
+
+
 @pytest.mark.parametrize("dealing", DEALINGS)
 def test_an_auditor_finds_shares_off_the_polynomial_and_masks_that_are_not_the_senders(dealing):
     p = sketch_of(5, 3, 1, L=60, K=10, P=2, dealing=dealing)
