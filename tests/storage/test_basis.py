@@ -113,8 +113,12 @@ def masking(folder):
 
 @wrong
 def test_a_decoder_takes_none_but_the_sessions(rounds, refuses, spoil):
+    """And does not take the round for one that failed."""
+    (rounds / NEXT / "secrets" / "decoded.json").unlink()
+    (rounds / NEXT / "aggregate.h5").unlink()
     spoil(rounds / NEXT / "basis.h5")
-    refuses(65, "decode", rounds / NEXT, says=WRONG[spoil])
+    said = refuses(65, "decode", rounds / NEXT, says=WRONG[spoil]).err
+    assert "counts as published" not in said
 
 
 @wrong

@@ -134,7 +134,8 @@ def decode(
             _decoded,
             space,
             survivors,
-            # before anything is decoded: a foreign X here does not mean that the round failed
+            # before anything is decoded: a foreign X or basis here does not mean that it failed
+            encoding=Encoding.of(space.session, of_round(space)),
             masked_sum=_masked_sum(space, survivors),
             strict=strict,
             progress=progress,
@@ -197,6 +198,7 @@ def _decoded(
     space: Workspace,
     survivors: Survivors,
     *,
+    encoding: Encoding,
     masked_sum: Symbols | None,
     verify: bool,
     strict: bool,
@@ -253,7 +255,7 @@ def _decoded(
         answer_bytes=next(iter(answers.values())).payload,
         sparse=decoded.total,
         session=s,
-        encoding=Encoding.of(s, of_round(space)),
+        encoding=encoding,
         divisor=1.0,
     )
 
