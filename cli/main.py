@@ -45,6 +45,10 @@ HOMES = {
 }
 
 
+# what these have done stays done, and the same call does the rest
+_GO_ON = {*("init", "offline", "mask", "freeze", "confirm", "eliminate", "decode", "run", "forget")}
+
+
 class Commands(click.Group):
     """Lists the commands in the order of a round, and loads only the one that is called."""
 
@@ -134,11 +138,17 @@ def main() -> NoReturn:
     for number in (signal.SIGTERM, signal.SIGINT):  # nothing is left to be stopped
         signal.signal(number, signal.SIG_IGN)
     if _signals:
-        fail("interrupted" if _signals[0] == signal.SIGINT else "terminated")
+        _fail_stopped(_signals[0])
         code = 128 + _signals[0]
     if code not in (0, BROKEN_PIPE):
         _answer_failure(code)
     sys.exit(code)
+
+
+def _fail_stopped(number: int) -> None:
+    """Say that a signal ended the command, and what to do."""
+    hint = "run the same command again: it goes on" if _first_word() in _GO_ON else ""
+    fail("interrupted" if number == signal.SIGINT else "terminated", hint)
 
 
 def _answer_failure(code: int) -> None:
@@ -163,8 +173,13 @@ def _begin() -> None:
 
 def _command_typed() -> str:
     """The command whose help fits, where click does not say in which one an option was wrong."""
-    first = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+    first = _first_word()
     return f"{PROGRAM} {first}" if first in HOMES else PROGRAM
+
+
+def _first_word() -> str:
+    """What was typed where a command is expected."""
+    return next((word for word in sys.argv[1:] if not word.startswith("-")), "")
 
 
 def _fail_usage(error: click.UsageError) -> None:

@@ -247,7 +247,7 @@ def assert_one_error(result: Result) -> None:
     with --json one object that says the same."""
     assert result.code in DOCUMENTED - {0}, result
     lines = result.err.splitlines()
-    hints = 0 if result.code > 128 else 1
+    hints = int(lines[-1].startswith("hint: ")) if result.code > 128 else 1
     said = [
         line
         for line in lines

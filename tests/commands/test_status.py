@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from played import CONFIRMING, Result, Round, call, edit, every, must, put
 
+from topk_secagg.rounds import spend
+
 ALL = [1, 2, 3, 4, 5]
 LEDGER = "user-02.ledger.json"
 ANSWERING = ("eliminate", "survivors.json of user 1")
@@ -440,6 +442,38 @@ def test_a_damaged_sum_is_a_problem_and_decoded_again(round_at):
     assert "aggregate.h5" in problem
     must("decode", r.folder)
     assert status(r)["problems"] == []
+
+
+class Died(BaseException):
+    """The process is gone in the middle of a step."""
+
+
+def died(*_):
+    raise Died
+
+
+STOPPED = [("offline", "mask"), ("masked", "freeze"), ("confirmed", "eliminate")]
+
+
+@pytest.mark.parametrize(
+    ("stage", "step", "kind"),
+    [
+        *((stage, step, kind) for stage, step in STOPPED for kind in ("plain", "sealed")),
+        ("frozen", "confirm", "confirm"),
+    ],
+)
+def test_a_step_that_was_stopped_is_proposed_until_it_has_gone_on(
+    round_at, monkeypatch, stage, step, kind
+):
+    """Between the line in the ledger and the file in its place."""
+    r = round_at(stage, **KINDS[kind])
+    with monkeypatch.context() as patch:
+        patch.setattr(spend, "_put", died)
+        with pytest.raises(Died):
+            call(*r.step(step))
+    assert following(r, "--user", 1) == (step, None)
+    must(*r.step(step))
+    assert following(r, "--user", 1)[0] != step
 
 
 class TestALostSecret:

@@ -105,6 +105,7 @@ def test_a_signal_leaves_no_partial_file_and_the_step_can_be_repeated(
     result = in_child(*step.command, before=lambda: hooked(strike))
     assert result.code == 128 + number
     assert {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}[number] in result.err
+    assert result.err.endswith("\nhint: run the same command again: it goes on\n")
     step.recovers(state)
 
 

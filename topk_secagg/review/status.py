@@ -13,7 +13,7 @@ from typing import TypeVar, Unpack
 from ..brief import Brief
 from ..errors import InputMissing, OfOtherSession, SecAggError, counted, named_users
 from ..protocol.constructions import construction
-from ..rounds import series
+from ..rounds import series, spend
 from ..rounds.access import Access, TakingPart, check_pins, taking_part
 from ..rounds.arguments import AnyRound
 from ..rounds.freeze import answerable, beyond_saving
@@ -28,6 +28,14 @@ from ..storage.survivors import Survivors
 from ..storage.workspace import Workspace
 
 _POLL_SECONDS = 0.5
+
+# which step makes what leaves a user
+_STEP_OF = {
+    spend.MASKED: "mask",
+    spend.SURVIVORS: "freeze",
+    spend.CONFIRMED: "confirm",
+    spend.ANSWERED: "eliminate",
+}
 
 _Content = TypeVar("_Content")
 
@@ -358,9 +366,17 @@ class _NextSteps:
         """The next step of one user, as far as its own ledger shows what it has done."""
         if ledger is None or ledger.shared is None:
             return self._unprepared(user, ledger)
+        stopped = self._stopped(user)
+        if stopped and not ledger.forgotten:
+            return Next(stopped, user)
         if self.survivors is None:
             return self._before_freezing(user, ledger)
         return self._after_freezing(user, ledger, self.survivors)
+
+    def _stopped(self, user: int) -> str:
+        """The step that was stopped when its file was about to leave: its copy is still here."""
+        paths = {self.space.staged_path(user, what): step for what, step in _STEP_OF.items()}
+        return next((step for path, step in paths.items() if path.exists()), "")
 
     def _unprepared(self, user: int, ledger: Ledger | None) -> Next:
         """To prepare the round; also where the user seems to have done that with another folder of
