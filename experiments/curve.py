@@ -24,7 +24,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 import torch
-from projection import Projection
+from projection import Projection, scale_of
 from torch import Tensor
 
 import topk_secagg as ts
@@ -291,7 +291,7 @@ class Curve:
             at.projection.take_clips(inputs.values())
         projection = at.projection
         reduced = {n: projection.reduce(vector) for n, vector in inputs.items()}
-        result = self.aggregate(reduced, dropped, silent, density=1.0, clip=1.0)
+        result = self.aggregate(reduced, dropped, silent, whole=True, clip=1.0)
         at.protocol_seconds += time.process_time() - start
         self.check(result, reduced, silent, lambda y: {"reduced": torch.from_numpy(y)})
         start = time.process_time()
@@ -372,9 +372,8 @@ class Curve:
                 torch.save(named(vector), folder / "gradients" / f"user-{user:02}.pt")
             run_command(folder, result, silent)
             total = flat(torch.load(folder / "sum.pt", weights_only=True))
-        p = result.parameters
         largest = float(np.abs(total - result.total).max())
-        if largest > 2 * len(result.survivors) / p.scale:
+        if largest > 2 * len(result.survivors) / scale_of(result):
             raise SystemExit(f"round {self.at.done + 1}: the commands' sum differs by {largest}")
 
     def record(self) -> None:
@@ -448,7 +447,7 @@ def symbols_of(result: ts.AggregateReport, every: Iterable[Sparse]) -> npt.NDArr
 def check_exact(result: ts.AggregateReport) -> None:
     """The sum is bit-equal to that of the users' quantised entries."""
     plain = symbols_of(result, result.sent.values())
-    if not np.array_equal(result.total, plain / float(result.parameters.scale)):
+    if not np.array_equal(result.total, plain / float(scale_of(result))):
         raise SystemExit("the sum is not the plain sum of what was quantised")
 
 
@@ -460,17 +459,17 @@ def run_command(folder: Path, result: ts.AggregateReport, silent: Iterable[int])
         "gradients": folder / "gradients",
         "survivors": p.survivors,
         "colluders": p.colluders,
-        "top-k": p.top_k,
         "construction": p.construction,
         "dealing": p.dealing,
-        "picks": p.picks,
         "field": p.field,
-        "clip": p.clip,
+        "clip": result.fixed_point.clip,
         "drop-masking": ",".join(map(str, dropped)),
         "drop-elimination": ",".join(map(str, silent)),
         "output": folder / "sum.pt",
         "jobs": 1,
     }
+    if result.reduction.is_top_k:
+        options |= {"top-k": p.top_k, "picks": p.picks}
     arguments = [
         part for name, value in options.items() if str(value) for part in (f"--{name}", str(value))
     ]
@@ -481,6 +480,7 @@ def run_command(folder: Path, result: ts.AggregateReport, silent: Iterable[int])
         "run",
         str(folder / "round"),
         *arguments,
+        *([] if result.reduction.is_top_k else ["--whole"]),
         "--saturate",
         "--quiet",
     ]

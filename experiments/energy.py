@@ -13,7 +13,7 @@ import numpy as np
 
 from topk_secagg.gradients.files import read_gradient
 from topk_secagg.gradients.layout import Layout
-from topk_secagg.gradients.select import kept_energy, top_k
+from topk_secagg.gradients.select import top_k
 from topk_secagg.protocol.constructions import construction
 from topk_secagg.protocol.parameters import Parameters
 
@@ -50,12 +50,17 @@ def main() -> None:
             p = parameters(users[0].size, P)
             c = construction(p)
             rng = np.random.default_rng([step, P])
-            kept = [kept_energy(g, c.select(g)) for g in users]
-            random = [kept_energy(g, c.select(rng.random(p.length))) for g in users]
+            picked = [kept(g, c.select(g)) for g in users]
+            random = [kept(g, c.select(rng.random(p.length))) for g in users]
             print(
                 f"| {step} | {P} | {p.buckets} | {p.buckets * P} "
-                f"| {np.mean(kept):.1%} | {min(kept):.1%} | {np.mean(random):.1%} |"
+                f"| {np.mean(picked):.1%} | {min(picked):.1%} | {np.mean(random):.1%} |"
             )
+
+
+def kept(gradient: np.ndarray, index: np.ndarray) -> float:
+    """The energy of a selection, divided by that of the best one of its size."""
+    return energy(gradient[index]) / energy(gradient[top_k(gradient, index.size)])
 
 
 def gradients(folder: Path, exclude: list[str]) -> list[np.ndarray]:

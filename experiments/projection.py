@@ -10,11 +10,19 @@ import numpy.typing as npt
 from torch import Tensor
 
 import topk_secagg as ts
-from topk_secagg.gradients.low_rank import FIRST_SIDE, OTHER_SIDE, Basis, Reduction
+from topk_secagg.algebra.bases import Basis
+from topk_secagg.gradients.low_rank import FIRST_SIDE, OTHER_SIDE
+from topk_secagg.gradients.reduce import Reduction
 
 Vector = npt.NDArray[np.float64]
 Symbols = npt.NDArray[np.int64]
 SMALLEST_CLIP = 1e-12
+
+
+def scale_of(result: ts.AggregateReport) -> int:
+    """Steps per unit, of a round with one clip."""
+    (run,) = result.fixed_point.runs
+    return run.scale
 
 
 @dataclass
@@ -61,7 +69,7 @@ class Projection:
 
     def decode(self, symbols: Symbols, result: ts.AggregateReport) -> Vector:
         """A vector of all entries."""
-        scales = [result.parameters.scale / clip for clip in self.clips]
+        scales = [scale_of(result) / clip for clip in self.clips]
         return self.reduction.decode(symbols, self.bases, scales)
 
     def next(self, total: Symbols, decoded: Vector, nonce: bytes) -> Projection:
