@@ -40,7 +40,7 @@ def imported(path: Path) -> Iterator[str]:
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_a_module_imports_only_from_earlier_packages(path):
     package = path.relative_to(ROOT).parts[0]
-    allowed = {*ORDER[: ORDER.index(package)], "errors", "brief", "progress"}
+    allowed = {*ORDER[: ORDER.index(package)], "errors", "brief", "labels", "progress"}
     assert set(imported(path)) <= allowed
 
 
@@ -91,3 +91,11 @@ def test_the_library_names_no_command_line_options():
 def test_every_name_of_the_api_can_be_loaded_and_is_documented():
     for name in topk_secagg.__all__:
         assert getattr(topk_secagg, name).__doc__
+
+
+def test_labels_are_spelled_in_one_module():
+    """No key, stream or signature gets its label anywhere else."""
+    spelled = re.compile(r"\.child\(\s*f?[\"']|hmac\.digest\([^)]*b\"")
+    found = [path.name for path in MODULES if spelled.search(path.read_text())]
+    assert found == []
+    assert spelled.search('source.child("mask")')

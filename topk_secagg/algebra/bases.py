@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .. import labels
 from .field import ceil_div
 from .randomness import CipherRandomness
 
@@ -72,7 +73,7 @@ def drawn_integers(nonce: bytes, name: str, column: int, attempt: int, length: i
     significant first, are a word w; the integer is w | 1, read as two's complement: -32767, -32765,
     ..., 32767. Only the name can contain a space more, and it comes last: labels are distinct.
     """
-    label = f"basis {column} {attempt} {name}".encode()
+    label = labels.basis(column, attempt, name)
     stream = CipherRandomness(hmac.digest(nonce, label, "sha256"))
     words = np.frombuffer(stream.bytes(2 * length), dtype="<u2")
     return (words | np.uint16(1)).astype(np.uint16).view(np.int16)

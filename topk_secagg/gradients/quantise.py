@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from .. import labels
 from ..algebra.field import Symbols, to_field, to_signed
 from ..algebra.randomness import Randomness
 from ..brief import Brief
@@ -266,7 +267,7 @@ def rounding_source(source: Randomness, index: npt.NDArray[np.int64], values: Re
     """The stream that decides the rounding: the same for the same selected values, so that masking
     the same gradient again gives the same X."""
     digest = hashlib.sha256(index.astype("<i8").tobytes() + values.astype("<f8").tobytes())
-    return source.child(f"rounding {digest.hexdigest()}")
+    return source.child(labels.rounding(digest.hexdigest()))
 
 
 def uniform(source: Randomness, count: int) -> Reals:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from .. import labels
 from ..algebra.field import Integers, Symbols
 from ..algebra.lagrange import lagrange_matrix
 from ..algebra.linear import combine
@@ -123,7 +124,7 @@ class Construction(ABC, Generic[DecodedGroups]):
         ]
         for turn, start in enumerate(range(0, self.rows, step)):
             rows = slice(start, min(start + step, self.rows))
-            noise = self._noise(rows, source.child(f"noise {start}"))
+            noise = self._noise(rows, source.child(labels.noise(start)))
             shares = {}
             for name, buffer in zip(self.share_names, buffers[turn % 2], strict=True):
                 shares[name] = front(buffer, users, rows.stop - rows.start, self.width)

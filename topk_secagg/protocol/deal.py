@@ -11,6 +11,7 @@ from __future__ import annotations
 import hmac
 from dataclasses import dataclass
 
+from .. import labels
 from ..algebra.randomness import KEY_BYTES, CipherRandomness, Randomness
 from .messages import Points
 
@@ -32,15 +33,11 @@ class Deal:
 
     def key_label(self, block: Block) -> str:
         """Under which the dealer derives the key of these users."""
-        return f"key {self.session} {self.dealer} {_listed(block)}"
+        return labels.key(self.session, self.dealer, block)
 
     def symbols_label(self, block: Block) -> str:
         """Under which symbols follow from the key of these users."""
-        return f"symbols {self.session} {self.dealer} {_listed(block)} {self.sharing}"
-
-
-def _listed(block: Block) -> str:
-    return ",".join(map(str, block))
+        return labels.symbols(self.session, self.dealer, block, self.sharing)
 
 
 def drawn_key(deal: Deal, source: Randomness, block: Block) -> bytes:
@@ -55,9 +52,9 @@ def symbol_stream(deal: Deal, key: bytes, block: Block) -> Randomness:
 
 def commitment(key: bytes, dealer: int, block: Block) -> bytes:
     """What the dealer publishes of a key: it binds, and says nothing of the symbols."""
-    return hmac.digest(key, f"commitment {dealer} {_listed(block)}".encode(), "sha256")
+    return hmac.digest(key, labels.commitment(dealer, block), "sha256")
 
 
 def next_key(key: bytes) -> bytes:
     """The key of the next generation of a series."""
-    return hmac.digest(key, b"next", "sha256")
+    return hmac.digest(key, labels.NEXT, "sha256")

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from .. import labels
 from ..algebra.field import PIECE, Integers, Symbols, ceil_div
 from ..algebra.linear import weighted_sums
 from ..algebra.parallel import ahead, cores, reuse_memory
@@ -162,7 +163,9 @@ def _total_and_words(
     def work(first: int, y: Symbols) -> tuple[Any, Integers]:
         flat = y.reshape(len(y), -1)
         factors = np.empty((columns, ceil_div(flat.shape[1], PIECE)), dtype=np.uint32)
-        sums = weighted_sums(flat, randomness.child(f"pieces {first}").integers(bound, factors), q)
+        sums = weighted_sums(
+            flat, randomness.child(labels.checked_pieces(first)).integers(bound, factors), q
+        )
         try:
             return c.decode_groups(
                 matrix, shape, first=first, y=y[:quorum], masked_sum=masked_sum
@@ -175,7 +178,9 @@ def _total_and_words(
     for first, (part, more) in _each(shape, answers, work=work, progress=progress):
         sums += more
         parts[first] = part
-    factors = randomness.child("sums").integers(q, np.empty((columns, PIECE), dtype=np.uint32))
+    factors = randomness.child(labels.CHECKED_SUMS).integers(
+        q, np.empty((columns, PIECE), dtype=np.uint32)
+    )
     words = (sums % np.uint64(q) * factors % np.uint64(q)).sum(axis=2) % np.uint64(q)
     failures = [part for part in parts.values() if isinstance(part, BadData)]
     total = failures[0] if failures else c.join_groups([parts[first] for first in sorted(parts)])

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .. import labels
 from ..algebra.field import Integers, Symbols, ceil_div, to_field
 from ..algebra.lagrange import lagrange_matrix
 from ..algebra.linear import combine, eliminate, encode
@@ -52,8 +53,8 @@ class Permutation(Construction[Sparse]):
     def draw_secret(self, deal: Deal, source: Randomness) -> Secret:
         """A uniform permutation pi_n of [L] and a uniform mask vector r_n."""
         mask = np.empty(self.p.length, dtype=np.uint32)
-        source.child("mask").integers(self.p.field, mask)
-        return Secret(place=source.child("place").permutation(self.p.length), mask=mask)
+        source.child(labels.MASK).integers(self.p.field, mask)
+        return Secret(place=source.child(labels.PLACE).permutation(self.p.length), mask=mask)
 
     def check_secret(self, secret: Secret) -> None:
         """Places must be a permutation, and masks symbols."""

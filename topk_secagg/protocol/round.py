@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
+from .. import labels
 from ..algebra.field import Integers, Symbols
 from ..algebra.randomness import KEY_BYTES, Randomness
 from ..errors import TooFewSurvivors, UsageError
@@ -55,7 +56,7 @@ def run_round(
 
     # Offline phase: Z_n for every user
     points = c.points()
-    sources = {n: randomness.child(f"user {n}") for n in users}
+    sources = {n: randomness.child(labels.user(n)) for n in users}
     deals = {n: new_deal(p, points, dealer=n, source=sources[n]) for n in users}
     secrets = {n: c.draw_secret(deals[n], sources[n]) for n in users}
     dealt = {n: deal_shares(p, deals[n], secret=secrets[n], source=sources[n]) for n in users}
@@ -74,7 +75,7 @@ def run_round(
         points,
         shape=shape,
         answers=answers,
-        randomness=randomness.child("decode"),
+        randomness=randomness.child(labels.DECODING),
         masked_sum=sum_of_masked(p, masked.values(), shape),
     ).total
 
@@ -87,7 +88,7 @@ def new_deal(p: Parameters, points: Points, dealer: int, source: Randomness) -> 
             f"no family of keys was found for N = {p.users}, U = {p.survivors}, T = {p.colluders}",
             "deal by shares",
         )
-    sharing = source.child("sharing").bytes(KEY_BYTES).hex()
+    sharing = source.child(labels.SHARING).bytes(KEY_BYTES).hex()
     return Deal(points=points, session="", dealer=dealer, sharing=sharing, family=family)
 
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from .. import labels
 from ..algebra.field import (
     Integers,
     Symbols,
@@ -114,7 +115,7 @@ class Sketch(Construction[Decoded]):
                 deal, tuple(drawn_key(deal, source, block) for block in deal.family)
             )
         mask = np.empty(self.mask_count, dtype=np.uint32)
-        source.child("mask").integers(self.p.field, mask)
+        source.child(labels.MASK).integers(self.p.field, mask)
         return Secret(place=_NOTHING, mask=mask)
 
     def secret_of_keys(self, deal: Deal, keys: tuple[bytes, ...]) -> Secret:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Unpack
 
+from .. import labels
 from ..algebra import entropy
 from ..algebra.randomness import KEY_BYTES, CipherRandomness, source_of
 from ..brief import Brief
@@ -167,7 +168,7 @@ def aggregate(
     for n in u1:
         prepared = prepare(
             encoding,
-            CipherRandomness(key).child(f"rounding of user {n}"),
+            CipherRandomness(key).child(labels.rounding_of_user(n)),
             vectors[n],
             weight[n],
             select,

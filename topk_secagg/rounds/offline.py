@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Unpack
 
+from .. import labels
 from ..algebra import entropy
 from ..algebra.randomness import KEY_BYTES, source_of
 from ..brief import Brief
@@ -276,7 +277,7 @@ def _draw(space: Workspace, user: int, randomness: str) -> StoredSecret:
     session = space.session
     key = entropy.draw(KEY_BYTES, f"secret of user {user} in session {session.id}")
     source = source_of(randomness, key)
-    sharing = source.child("sharing").bytes(KEY_BYTES).hex()
+    sharing = source.child(labels.SHARING).bytes(KEY_BYTES).hex()
     drawn = None
     if session.family is None:
         deal = session.deal(user, sharing)

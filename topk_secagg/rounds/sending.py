@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .. import labels
 from ..algebra.bases import Basis
 from ..algebra.field import to_signed
 from ..algebra.randomness import Randomness
@@ -156,7 +157,7 @@ def prepare(
     p = encoding.parameters
     reduced = encoding.reduced(flat)
     index = construction(p).select(
-        reduced if select == "top" else uniform(source.child("select"), p.length)
+        reduced if select == "top" else uniform(source.child(labels.SELECT), p.length)
     )
     values = reduced[index].astype(np.float64)
     value, clipped = quantise(

@@ -18,6 +18,7 @@ import re
 
 import numpy as np
 
+from .. import labels
 from ..algebra import entropy
 from ..algebra.randomness import KEY_BYTES
 from ..errors import BadData, Refused
@@ -76,7 +77,7 @@ def digest(key: bytes, gradient: Array) -> str:
 
 def name_digest(key: bytes, name: str) -> str:
     """The same of the name of a gradient's file; the label is no multiple of eight bytes."""
-    return hmac.digest(key, b"name of a gradient " + os.fsencode(name), "sha256").hex()
+    return hmac.digest(key, labels.NAME_OF_GRADIENT + os.fsencode(name), "sha256").hex()
 
 
 def sent(space: Workspace, user: int) -> list[tuple[str, str]]:

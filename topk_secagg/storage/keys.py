@@ -21,6 +21,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from ..algebra import entropy
 from ..errors import BadData, CannotWrite, InputMissing, Refused
+from ..labels import statement
 from . import bech32
 from .atomic import open_regular, whole_file, writing
 from .documents import AGAIN, is_sha256, read_bytes
@@ -112,7 +113,7 @@ class Identity:
 
     def sign(self, kind: str, digest: str) -> str:
         """The signature of a file of this kind with this digest, in hexadecimal."""
-        return self._signer().sign(_statement(kind, digest)).hex()
+        return self._signer().sign(statement(kind, digest)).hex()
 
     def opener(self) -> Any:
         """The age identity that pyrage decrypts with."""
@@ -132,11 +133,6 @@ class Identity:
         return f"{public}{folder}{_SIGNING}{self.ed25519}\n{self.age}\n".encode()
 
 
-def _statement(kind: str, digest: str) -> bytes:
-    """What is signed."""
-    return f"topk-secagg {kind} {digest}".encode()
-
-
 def check_signature(
     sender: Recipient | None, *, kind: str, digest: str, signature: str | None
 ) -> None:
@@ -149,7 +145,7 @@ def check_signature(
 
     try:
         key = _ed25519().Ed25519PublicKey.from_public_bytes(bytes.fromhex(sender.ed25519))
-        key.verify(bytes.fromhex(signature or ""), _statement(kind, digest))
+        key.verify(bytes.fromhex(signature or ""), statement(kind, digest))
     except (ValueError, InvalidSignature) as error:
         raise BadData(
             f"user {sender.user} did not sign it: the file is forged",
