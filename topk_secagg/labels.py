@@ -2,8 +2,8 @@
 
 A label says what a key, a stream or a signature is for. Two of them that are used with one key
 never agree: each begins with a word of its own, and what varies follows, separated by spaces that
-it cannot contain; a name that may contain one comes last. Keyed digests of gradients have no label:
-they are of a multiple of eight bytes, and the label of names is none.
+it cannot contain; a name that may contain one comes last. Keyed digests of gradients have no label;
+they are never compared with those of names, which have one.
 
 A user's key of a round (secrets/user-NN.h5) gives, by HMAC-SHA-256 under these labels, all that the
 user draws in it. Keys of blocks, the key of a folder and public nonces have labels of their own.
