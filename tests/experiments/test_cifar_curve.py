@@ -207,9 +207,8 @@ def test_a_sum_that_is_not_exact_stops_the_curve(data, tmp_path, monkeypatch):
 
     def wrong(*args, **kwargs):
         result = honest(*args, **kwargs)
-        result.total[result.sent[result.survivors[0]].index[0]] += (
-            1 / result.fixed_point.runs[0].scale
-        )
+        sent = result.sent[result.survivors[0]]
+        result.total[sent.index[0]] += result.fixed_point.step
         return result
 
     monkeypatch.setattr(curve.ts, "aggregate", wrong)
