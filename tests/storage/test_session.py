@@ -206,6 +206,20 @@ def test_a_hundred_thousand_tensors_are_refused_without_computing(folder, refuse
     refuses(65, "offline", folder, "--user", 1, says="100000 tensors")
 
 
+def test_more_coordinates_than_any_gradient_has_are_refused(folder, refuses):
+    """Although hardly any of them are sent."""
+
+    def large(body):
+        body["layout"] = [
+            body["layout"][FC] | {"name": name, "shape": [2**15, 2**16 + 1]} for name in "ab"
+        ]
+        symbols = 2 * 2 * 2**15
+        body["parameters"] |= {"length": symbols, "whole": symbols}
+
+    edit(folder / "session.json", large)
+    refuses(65, "offline", folder, "--user", 1, says="a layout of 4295032832 coordinates")
+
+
 def test_as_many_as_a_session_may_have_are_read(folder):
     """Each with a clip of its own."""
     count = (1 << 16) - 1

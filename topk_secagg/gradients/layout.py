@@ -91,6 +91,8 @@ class Layout(Brief):
                 )
         for slot in self.slots:
             slot.check_limits()
+        if self.length >= MOST_COORDINATES:
+            raise UsageError(f"a layout of {self.length} coordinates", "keep L < 2^32")
 
     @staticmethod
     def flat(length: int) -> Layout:
