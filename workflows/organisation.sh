@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # One organisation's part in a sealed round, from its shares to the sum.
 #
-#   organisation.sh ROUND NUMBER IDENTITY GRADIENT SYNC OUTPUT
+#   organisation.sh ROUND NUMBER SECRETS GRADIENT SYNC OUTPUT
 #
-# ROUND is this organisation's own folder for the round, NUMBER its user number, IDENTITY its keys, GRADIENT what it
-# adds to the sum, OUTPUT the file for the sum. SYNC moves files and is called in two ways, with ROUND and NUMBER in its
+# ROUND is this organisation's own folder for the round, NUMBER its user number, SECRETS the folder in which `keygen`
+# made its identity (one for all rounds: ledgers and the keys of a series are there, and it is backed up never),
+# GRADIENT what it adds to the sum, OUTPUT the file for the sum. SYNC moves files and is called in two ways, with ROUND and NUMBER in its
 # environment (sync-rsync.sh and sync-rclone.sh are such commands):
 #
 #   SYNC push    send the files of ROUND whose names come on standard input
@@ -13,22 +14,22 @@
 # More comes from the environment:
 #
 #   WEIGHT               the weight of the gradient (1)
-#   RESIDUAL             the file in which error feedback is kept from round to round (none)
-#   FROM                 this organisation's folder of an earlier round of the same series, by keys: the keys of this
-#                        round follow from those, and nothing is sent before X (none)
+#   FEEDBACK             yes: what was not sent before is added, and what is not sent now is kept (no)
 #   MEAN                 yes: OUTPUT gets the mean by weight instead of the sum (no)
+#   STRICT               yes: no sum that T users could have forged (no)
 #   RECIPIENTS           this organisation's own list of everybody's public keys, or TOPK_SECAGG_RECIPIENTS:
 #                        required, every command compares it
 #   TOPK_SECAGG_SESSION  the only session to take part in, 16 digits or more
 #   TOPK_SECAGG_SERIES   the only series of rounds to take part in, as `inspect` names it: one pin for all of them
-#   TOPK_SECAGG_SECRETS  where secrets and ledgers are, by default ROUND/secrets
-#   PATIENCE             seconds to wait for late files, once a step could be run without them (600)
+#   PATIENCE             seconds to wait for late files, answers too, once a step could be run without them (600)
 #   LIMIT                seconds to wait for files without which nothing goes on, and for SYNC (86400)
 #   PAUSE                seconds between two looks (10)
 #
 # It says on standard error, with the time, what it does and what it waits for. It can be stopped at any time and started
-# again. It ends with 0 when nothing is left to do, with 75 when LIMIT is over, and with the exit code of a step that was
-# refused. TOPK_SECAGG_SESSION, _SERIES and _SECRETS may be left out; set but empty, they are refused (2).
+# again. It ends with 0 when OUTPUT is there and nothing is left to do, with 75 when LIMIT is over, and with the exit
+# code of a step that was refused: there is no sum then. It ends at once where a command is not found (127), and where
+# SYNC says at the first fetch that it can never work: with a code of 2, 126, 127 or 64 to 78, but for 75.
+# TOPK_SECAGG_SESSION and _SERIES may be left out; set but empty, they are refused (2).
 set -euo pipefail
 
 if [ $# -ne 6 ]; then
@@ -36,7 +37,7 @@ if [ $# -ne 6 ]; then
   exit 2
 fi
 export ROUND=$1 NUMBER=$2
-identity=$3
+secrets=$3
 gradient=$4
 sync=$5
 output=$6
@@ -46,16 +47,24 @@ pause=${PAUSE:-10}
 longest=$((limit > 0 ? limit : 1)) # seconds that a call of SYNC may take; 0 would be no limit
 blink=0.2                          # seconds between two looks at a process
 
-access=(--user "$NUMBER" --identity "$identity")
+access=(--user "$NUMBER" --secrets "$secrets")
 masking=(--gradient "$gradient" --weight "${WEIGHT:-1}")
-if [ -n "${RESIDUAL:-}" ]; then masking+=(--residual "$RESIDUAL"); fi
-decoding=(--output "$output")
+if [ "${FEEDBACK:-no}" = yes ]; then masking+=(--feedback); fi
+decoding=(--secrets "$secrets" --output "$output")
 if [ "${MEAN:-no}" = yes ]; then decoding+=(--mean); fi
+if [ "${STRICT:-no}" = yes ]; then decoding+=(--strict); fi
 
 say() { echo "$(date -u +%Y-%m-%dT%H:%M:%SZ) organisation $NUMBER: $*" >&2; }
 
+for name in topk-secagg python3 timeout "$sync"; do
+  if ! command -v "$name" >/dev/null; then
+    say "$name: command not found"
+    exit 127
+  fi
+done
+
 # the pins: every command below takes them from the environment
-for name in TOPK_SECAGG_SESSION TOPK_SECAGG_SERIES TOPK_SECAGG_SECRETS; do
+for name in TOPK_SECAGG_SESSION TOPK_SECAGG_SERIES; do
   if [ -z "${!name-unset}" ]; then
     say "$name is set but empty: unset it, or give it a value"
     exit 2
@@ -87,8 +96,12 @@ script_is_gone() { # within so many seconds
   [ "$code" -le 128 ] # more is a time-out: the pipe is still open
 }
 
-pulling() { # until the script is gone; a word on standard output when all has been fetched for the first time
-  local failed=no first=yes fetching
+is_final() { # whether SYNC ended with a code that trying again does not change
+  [ "$1" = 2 ] || [ "$1" = 126 ] || [ "$1" = 127 ] || { [ "$1" -ge 64 ] && [ "$1" -le 78 ] && [ "$1" != 75 ]; }
+}
+
+pulling() { # until the script is gone; on standard output 0 when all has been fetched for the first time, or what failed
+  local failed=no first=yes fetching code
   while :; do
     timeout --kill-after=5 "$longest" "$sync" pull </dev/null >&2 &
     fetching=$!
@@ -98,12 +111,17 @@ pulling() { # until the script is gone; a word on standard output when all has b
         exit 0
       fi
     done
-    if wait "$fetching"; then
+    code=0
+    wait "$fetching" || code=$?
+    if [ "$code" = 0 ]; then
       failed=no
       if [ "$first" = yes ]; then
-        echo fetched
+        echo 0
         first=no
       fi
+    elif [ "$first" = yes ] && is_final "$code"; then
+      echo "$code"
+      exit 0
     elif [ "$failed" = no ]; then
       failed=yes
       say "nothing could be fetched; trying again"
@@ -152,28 +170,9 @@ for file in found["send"]:
     print(os.path.relpath(file["path"], os.environ["ROUND"]))' <<<"$seen")
 }
 
-in_series() { # whether the keys of this round follow from those of an earlier one
-  python3 -c '
-import json, os
-with open(os.environ["ROUND"] + "/session.json") as session:
-    raise SystemExit(json.load(session)["series"] is None)'
-}
-
-offline() {
-  if ! in_series; then
-    topk-secagg offline "$ROUND" "${access[@]}" --quiet
-  elif [ -n "${FROM:-}" ]; then
-    topk-secagg offline "$ROUND" "${access[@]}" --from "$FROM" --quiet
-  else
-    say "this round goes on with the keys of an earlier one: set FROM to the folder of a round of its series"
-    exit 2
-  fi
-}
-
 run() {
   say "$1"
   case $1 in
-  offline) offline ;;
   mask) topk-secagg mask "$ROUND" "${access[@]}" "${masking[@]}" --quiet ;;
   decode) topk-secagg decode "$ROUND" "${decoding[@]}" ;;
   forget)
@@ -191,12 +190,16 @@ trap stop_pulling EXIT
 since=$SECONDS
 start_pulling
 # what was sent before this start counts, the session first of all
-if ! read -r -t "$pause" -u "$fetched" _; then
+if ! read -r -t "$pause" -u "$fetched" code; then
   say "waits for a first fetch"
   left=$((limit - (SECONDS - since)))
-  if [ "$left" -le 0 ] || ! read -r -t "$left" -u "$fetched" _; then
+  if [ "$left" -le 0 ] || ! read -r -t "$left" -u "$fetched" code; then
     give_up "nothing could be fetched"
   fi
+fi
+if [ "$code" != 0 ]; then
+  say "nothing can be fetched: $sync pull ends with $code"
+  exit "$code"
 fi
 if [ ! -e "$ROUND/session.json" ]; then say "waits for session.json"; fi
 until [ -e "$ROUND/session.json" ]; do
@@ -245,4 +248,5 @@ while :; do
     wait=$(least "$patience" "$left")
   fi
 done
+if [ ! -e "$output" ]; then run decode; fi # which was stopped before it wrote that
 say "nothing is left to do"

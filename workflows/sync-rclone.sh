@@ -8,6 +8,10 @@
 set -eu
 
 own=$(printf 'user-%02d' "$NUMBER")
+if [ -z "${STORE:-}" ]; then
+  echo "sync-rclone.sh: set STORE to the address of the store" >&2
+  exit 2
+fi
 
 named() { # the lines of `names` that match, or do not (-v)
   printf '%s\n' "$names" | grep -E "$@" || true

@@ -8,13 +8,27 @@
 set -eu
 
 own=$(printf 'user-%02d' "$NUMBER")
+if [ -z "${STORE:-}" ]; then
+  echo "sync-rsync.sh: set STORE to the address of the store" >&2
+  exit 2
+fi
 
 named() { # the lines of `names` that match, or do not (-v)
   printf '%s\n' "$names" | grep -E "$@" || true
 }
 
 public() { # what every user sees, of users with such names
-  rsync -rt "$@" --exclude='*' "$STORE/" "$ROUND/"
+  code=0
+  rsync -rt "$@" --exclude='*' "$STORE/" "$ROUND/" || code=$?
+  case $code in
+  5 | 23 | 255) if [ ! -e "$ROUND/session.json" ]; then refuse; fi ;;
+  esac
+  if [ "$code" != 0 ]; then exit "$code"; fi
+}
+
+refuse() { # an address from which nothing was ever fetched
+  echo "sync-rsync.sh: $STORE cannot be read: is that the address of the store?" >&2
+  exit 66
 }
 
 case $1 in

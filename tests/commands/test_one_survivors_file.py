@@ -191,10 +191,11 @@ class TestConfirm:
         must(*frozen_by(r, 4, "--only", "2-5"))
         must(*r.confirm(1))
         status = must(*status_of_user_1(r)).json["next"]
-        assert (status["step"], status["ready"]) == ("forget", False)
+        assert (status["step"], status["ready"]) == ("decode", False)
         assert status["waits_for"] == "3 more confirmations of users 2, 3, 4, 5"
         assert call(*r.forget(1)).code == 77
         for n in (2, 3, 4):
             must(*r.confirm(n))
-        assert must(*status_of_user_1(r)).json["next"]["ready"] is True
+        status = must(*status_of_user_1(r)).json["next"]
+        assert status["waits_for"] == "answers of users 2, 3, 4, 5"
         must(*r.forget(1))

@@ -108,21 +108,24 @@ class TestEveryState:
         sent_by_2 = [row["path"] for row in status(r, "--user", 2)["send"]]
         assert (str(r.folder / "survivors.json") in sent_by_2) is r.recipe.confirm
         if 5 not in r.recipe.masking:
-            assert following(r, "--user", 5) == ("forget", None)
+            assert following(r, "--user", 5) == ("decode", waits)  # the sum is for it too
             must(*r.forget(5))
-            assert following(r, "--user", 5) == (None, None)
+            assert following(r, "--user", 5) == ("decode", waits)
 
     def test_answered(self, at):
         r = at("answered")
         silent = [n for n in r.recipe.masking if n not in r.recipe.answering]
-        assert following(r) == ("decode", None)
-        assert following(r, "--user", 1) == ("decode", None)
+        waits = ("decode", f"answer of user {silent[0]}")  # which would check the others
+        assert following(r) == following(r, "--user", 1) == waits
+        assert status(r)["next"]["possible"] is True
+        assert "; decode can be run without it\nnext: topk-secagg decode" in must(*r.status()).out
         if r.recipe.confirm:
             assert following(r, "--user", silent[0]) == ("confirm", None)
             must(*r.confirm(silent[0]))
         assert following(r, "--user", silent[0]) == ("eliminate", None)
         (r.folder / "elimination/user-01.h5").unlink()
         assert following(r) == ("decode", f"answers of users 1, {silent[0]}")
+        assert status(r)["next"]["possible"] is (len(r.recipe.answering) > r.recipe.survivors)
         assert missing(r) == [f"elimination/user-{n:02}.h5" for n in (1, silent[0])]
         assert following(r, "--user", 1) == ("eliminate", None)  # it can be made again
 
@@ -153,7 +156,7 @@ def test_missing_and_given_confirmations(round_at, refuses):
     assert following(r, "--user", 1) == waits
     assert missing(r, "--user", 1) == [f"confirmed/user-{n:02}.json" for n in (2, 3, 4)]
     assert "missing: users 2, 3, 4" in refuses(66, *r.eliminate(1)).err
-    assert following(r, "--user", 5) == ("forget", "2 more confirmations of users 2, 3, 4")
+    assert following(r, "--user", 5) == ("decode", "2 more confirmations of users 2, 3, 4")
     for user in (2, 3):
         must(*r.confirm(user))
     assert following(r, "--user", 1) == ("eliminate", None)
@@ -161,17 +164,17 @@ def test_missing_and_given_confirmations(round_at, refuses):
     assert "confirmed" in must(*r.status()).out
 
 
-def test_who_dropped_out_forgets_once_enough_others_have_confirmed(round_at):
+def test_who_dropped_out_decodes_once_enough_others_have_confirmed(round_at):
     """Once it was to confirm, for which it needs every X, and after it had forgotten too."""
     r = round_at("masked", **{**CONFIRMING, "masking": (1, 2, 3, 4)})
     must(*r.freeze())
     for user in (1, 2, 3, 4):
         assert following(r, "--user", 5) == ("confirm", None)
         must(*r.confirm(user))
-    assert following(r, "--user", 5) == ("forget", None)
+    assert following(r, "--user", 5) == ("decode", "answers of users 1, 2, 3, 4")
     must(*r.forget(5))
-    (r.folder / "masked/user-01.h5").unlink()
-    assert following(r, "--user", 5) == (None, None)
+    (r.folder / "confirmed/user-05.json").unlink(missing_ok=True)
+    assert following(r, "--user", 5) == ("decode", "answers of users 1, 2, 3, 4")
 
 
 def test_the_table_and_the_json_agree(round_at):
@@ -262,7 +265,7 @@ class TestAFolderOfOneUser:
         assert following(r, "--user", 2) == ("decode", f"answers of users {silent}")
         assert f"missing: users {silent}" in refuses(69, *r.decode()).err
         self.bring("elimination/*")
-        assert following(r, "--user", 2) == ("decode", None)
+        assert following(r, "--user", 2) == ("decode", self.silent(r))
         must(*r.decode())
         r.check_sum()
 
@@ -274,12 +277,17 @@ class TestAFolderOfOneUser:
         self.bring("masked/*", "survivors.json", "confirmed/*")
         assert following(r)[0] == "decode"
         self.bring("elimination/*")
-        assert following(r) == ("decode", None)
+        assert following(r) == ("decode", self.silent(r))
 
-    def test_a_user_that_came_too_late_has_nothing_to_do(self, r):
+    def silent(self, r: Round) -> str:
+        (user,) = set(r.recipe.masking) - set(r.recipe.answering)
+        return f"answer of user {user}"
+
+    def test_a_user_that_came_too_late_has_only_to_decode(self, r):
         self.bring("survivors.json", "confirmed/*", "masked/*")
+        answers = f"answers of users {', '.join(map(str, r.recipe.masking))}"
         late = [n for n in ALL if n not in r.recipe.masking]
-        assert [following(r, "--user", n) for n in late] == [(None, None)] * len(late)
+        assert [following(r, "--user", n) for n in late] == [("decode", answers)] * len(late)
 
 
 def test_an_absent_user_does_not_stop_the_round(new_round):
@@ -437,7 +445,7 @@ def test_a_damaged_sum_is_a_problem_and_decoded_again(round_at):
     assert following(r) == (None, None)
     assert status(r)["problems"] == []
     os.truncate(r.folder / "aggregate.h5", 700)
-    assert following(r) == ("decode", None)
+    assert following(r) == ("decode", "answer of user 4")
     (problem,) = status(r)["problems"]
     assert "aggregate.h5" in problem
     must("decode", r.folder)
@@ -489,7 +497,7 @@ class TestALostSecret:
         assert "its secret is not in" in status(r, "--user", 3)["problems"][0]
         assert following(r, "--user", 3) == ("eliminate", None)
         refuses(66, *r.eliminate(3), says="name the folder of its secrets: --secrets DIR")
-        assert following(r, "--user", 5) == (None, None)
+        assert following(r, "--user", 5) == ("decode", "answers of users 1, 2, 3, 4")
 
     @pytest.mark.parametrize("stage", ["frozen", "confirmed"])
     def test_where_users_confirm_that_is_first_to_confirm(self, round_at, stage):
@@ -501,7 +509,7 @@ class TestALostSecret:
     def test_a_user_that_has_answered_needs_none(self, round_at):
         r = round_at("answered")
         (r.folder / "secrets/user-03.ledger.json").unlink()
-        assert following(r, "--user", 3) == (None, None)
+        assert following(r, "--user", 3) == ("decode", "answer of user 4")
 
     @every
     def test_a_planted_share_that_looks_sealed_stops_neither_status_nor_offline(self, round_at):

@@ -385,43 +385,47 @@ class _NextSteps:
             return Next("offline", user)
         own = self.users[user - 1]
         if ledger is not None or not own.survivor or own.answered.sound:
-            return Next("", user)
+            return self._decode(self.survivors)
         is_open = self.space.session.confirm and not own.confirmed
         return Next("confirm" if is_open else "eliminate", user)
 
     def _before_freezing(self, user: int, ledger: Ledger) -> Next:
         """To mask, to freeze, or to wait for survivors.json."""
         s = self.space.session
-        if ledger.forgotten:  # it has given the round up
-            return Next("", user)
+        if ledger.forgotten:  # it has given the round up, and the sum is for it too
+            return _waiting("decode", None, self._survivors_file())
         if ledger.masked is None:
             # else nobody could answer for U users
             enough = len(self.users[user - 1].holds or []) >= s.parameters.survivors
             return _waiting("mask", user, self._shares(user, self.space.users()), possible=enough)
         if s.freezer in (user, None):
             return self._freeze(user)
-        assert s.freezer is not None
-        survivors = _Missing((self.space.survivors_path,), (s.freezer,))
-        missing = {f"survivors.json of user {s.freezer}": survivors}
-        return _waiting("confirm" if s.confirm else "eliminate", user, missing)
+        return _waiting("confirm" if s.confirm else "eliminate", user, self._survivors_file())
+
+    def _survivors_file(self) -> _MissingByName:
+        """survivors.json, of the freezer if there is one."""
+        freezer = self.space.session.freezer
+        whose = "" if freezer is None else f" of user {freezer}"
+        users = () if freezer is None else (freezer,)
+        return {f"survivors.json{whose}": _Missing((self.space.survivors_path,), users)}
 
     def _after_freezing(self, user: int, ledger: Ledger, survivors: Survivors) -> Next:
         """To confirm, to answer, to decode or to forget."""
         s = self.space.session
         own = self.users[user - 1]
-        if not own.survivor and ledger.forgotten:
-            return Next("", user)
         # those that dropped out count too, until enough have confirmed
-        needed = own.survivor or self._confirmations()
+        needed = not ledger.forgotten and (own.survivor or self._confirmations())
         if s.confirm and ledger.confirmed is None and needed:
             return _waiting("confirm", user, self._inputs(survivors.users))
-        if not own.survivor:  # as one user says, until enough have confirmed it
-            return _waiting("forget", user, self._confirmations())
-        if not ledger.forgotten and (ledger.answered is None or not own.answered.sound):
+        missing = self._confirmations()
+        if not own.survivor and missing:  # as one user says, until enough have confirmed it
+            return _waiting("decode", None, missing)
+        owes = ledger.answered is None or not own.answered.sound
+        if own.survivor and not ledger.forgotten and owes:
             needs_inputs = not construction(s.parameters).needs_masked_sum
             inputs = self._inputs(survivors.users) if needs_inputs else {}
             shares = self._shares(user, survivors.users)
-            return _waiting("eliminate", user, inputs | shares | self._confirmations())
+            return _waiting("eliminate", user, inputs | shares | missing)
         following = self._decode(survivors)
         return following if following.step or ledger.forgotten else Next("forget", user)
 
@@ -496,10 +500,7 @@ class _NextSteps:
             return Next("")
         p = self.space.session.parameters
         answers = [u.user for u in self.users if u.answered.sound]
-        if len(answers) >= p.survivors:
-            needs_inputs = construction(p).needs_masked_sum
-            inputs = self._inputs(survivors.users) if needs_inputs else {}
-            return _waiting("decode", None, inputs)
+        inputs = self._inputs(survivors.users) if construction(p).needs_masked_sum else {}
         silent = (n for n in survivors.users if not self.users[n - 1].answered.sound)
         missing = _missing_files(
             one="answer of {}",
@@ -507,7 +508,9 @@ class _NextSteps:
             users=silent,
             path=self.space.answer_path,
         )
-        return _waiting("decode", None, missing)
+        # every answer more checks the others
+        enough = len(answers) >= p.survivors and not inputs
+        return _waiting("decode", None, inputs | missing, possible=enough)
 
 
 def _to_send(space: Workspace, user: int, survivors: Survivors | None) -> list[tuple[Path, str]]:
