@@ -2,11 +2,13 @@
 recommend, and a store in the middle that has public files and sealed shares only."""
 
 import os
+import random
 import re
 import shutil
 import signal
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +29,7 @@ FOUR = Recipe(
     construction="sketch",  # whose lists of commitments travel too
     picks=2,
     sealed=True,
+    homes=True,
     confirm=True,
     masking=(1, 2, 3),
     answering=(1, 2, 3),
@@ -72,11 +75,12 @@ class Organisations:
         return self.round.elsewhere(self.base / f"machine-{user}" / "round")
 
     def start(
-        self, user: int, here: Path | None = None, **settings: str | None
+        self, user: int, here: Path | None = None, home: Path | None = None, **settings: str | None
     ) -> subprocess.Popen[str]:
         """The script of an organisation, as a new process; a setting of None is left out."""
         r = self.round
         here = here or self.machine(user).folder
+        home = home or r.home(user)
         here.mkdir(parents=True, exist_ok=True)
         environment = os.environ | {
             "PATH": f"{SCRIPT.parent}:{os.environ['PATH']}", "STORE": str(self.store),
@@ -86,7 +90,7 @@ class Organisations:
         }  # fmt: skip
         environment = {name: value for name, value in environment.items() if value is not None}
         sums = here.with_name("sum.npy")
-        words = [here, user, r.identity(user), r.gradient(user), self.sync, sums]
+        words = [here, user, home, r.gradient(user), self.sync, sums]
         return subprocess.Popen(
             [WORKFLOWS / "organisation.sh", *map(str, words)],
             env=environment,
@@ -126,11 +130,17 @@ def test_each_has_its_own_files_and_those_for_it_only(finished):
         # (fetching is stopped at the end, and may leave half a copy)
         names = {n for n in contents(four.machine(user).folder) if not n.endswith(".part")}
         own = f"user-{user:02}"
-        assert {name for name in names if name.startswith("secrets/")} == {
-            f"secrets/{own}.ledger.json",
-            f"secrets/{own}.held.h5",  # from which a series can go on
-            "secrets/input.key",
-        }  # forgotten
+        assert not any(name.startswith("secrets/") for name in names)
+        name = Workspace(four.store).session
+        assert set(contents(four.round.home(user))) == {
+            "folder.json",
+            "input.key",
+            f"{own}.identity",
+            f"{own}.sent",
+            f"{own}.chain-{name.id[:16]}.h5",  # from which a series can go on
+            f"{name.id}/{own}.ledger.json",  # the secret is forgotten
+            f"{name.id}/decoded.json",
+        }
         assert {name for name in names if name.startswith(f"shares/{own}/")} == set()
         made = {name for name in names if name.startswith("shares/")}
         assert made <= {f"shares/user-{m:02}/from-{user:02}.h5.age" for m in (1, 2, 3, 4)}
@@ -161,13 +171,17 @@ def test_the_store_has_public_files_and_sealed_shares_only_and_can_decode(finish
     assert call("audit", server.folder).code == 0
 
 
-def test_an_organisation_after_the_freeze_has_nothing_to_do(finished):
-    process = finished[0].start(4)
+def test_an_organisation_after_the_freeze_gets_the_sum(finished):
+    """Else its model would not be that of the others."""
+    four, _ = finished
+    process = four.start(4)
     *before, line = process.communicate(timeout=1000)[1].splitlines()
     assert re.fullmatch(STAMP + "organisation 4: nothing is left to do", line)
-    assert all(FIRST_FETCH in line for line in before)  # on a busy machine
+    assert [text for text in before if FIRST_FETCH not in text][-1].endswith(": decode")
     assert process.returncode == 0
-    assert not list(finished[0].machine(4).folder.glob("secrets/*"))
+    sums = [four.machine(user).folder.with_name("sum.npy").read_bytes() for user in (1, 4)]
+    assert sums[0] == sums[1]
+    assert not list(four.round.home(4).glob("*/*.h5"))
 
 
 TWO = Recipe(
@@ -177,6 +191,7 @@ TWO = Recipe(
     top_k=4,
     construction="sketch",
     sealed=True,
+    homes=True,
     masking=(1, 2),
     answering=(1, 2),
 )
@@ -191,74 +206,42 @@ def play(processes: list[subprocess.Popen[str]]) -> None:
     assert {process.returncode for process in processes} == {0}, said
 
 
-def played_by_hand(two: Organisations) -> None:
-    """A round that all have forgotten, in the store, and on each machine with that user's
-    secrets."""
-    two.round.play(after="init", upto="forgotten")
-    for user in two.round.recipe.everybody:
-
-        def of_others(folder: str, names: list[str], own: str = f"user-{user:02}") -> list[str]:
-            private = Path(folder).name in ("secrets", "shares")
-            return [name for name in names if private and not name.startswith((own, "input"))]
-
-        shutil.copytree(two.store, two.machine(user).folder, ignore=of_others)
-    shutil.rmtree(two.store / "secrets")
-
-
 @pytest.fixture(scope="module")
 def series(tmp_path_factory):
-    """Two organisations, and two rounds with the same keys; what the second was started with.
-
-    The script is run for the second."""
+    """Two organisations, and two rounds with the same keys, of which the script is run for the
+    second."""
     two = Organisations(tmp_path_factory.mktemp("series"), TWO)
-    users = two.round.recipe.everybody
-    played_by_hand(two)
+    two.round.play(after="init", upto="forgotten")
     later = two.base / "later-store"
     must("init", later, "--from", two.store)
+    two.round = replace(two.round, inputs=two.base / "later-inputs")
+    two.round.steps = two.round.write_gradients(random.Random(2))
+    shutil.copy(two.base / "inputs/recipients", two.round.recipients)
     settings = {
         "STORE": str(later),
         "TOPK_SECAGG_SERIES": Workspace(two.store).session.series_name,
         "TOPK_SECAGG_SESSION": None,
     }
-    play(
-        [
-            two.start(
-                user,
-                folder_of_later(two, user),
-                FROM=str(two.machine(user).folder),
-                **settings,
-            )
-            for user in users
-        ]
-    )
-    return two, settings
+    users = two.round.recipe.everybody
+    play([two.start(user, folder_of_later(two, user), **settings) for user in users])
+    return two
 
 
 class TestSeries:
     """The second round goes on with the keys of the first, which all have forgotten."""
 
     def test_the_later_round_gives_the_sum(self, series):
-        two, _ = series
+        two = series
         plain = sum(np.load(two.round.gradient(user)) for user in (1, 2))
         for user in (1, 2):
             found = np.load(folder_of_later(two, user).with_name("sum.npy"))
             assert np.array_equal(found, plain)
 
     def test_lists_and_keys_do_not_travel_again(self, series):
-        two, _ = series
+        two = series
         later = set(contents(two.base / "later-store"))
         assert not [name for name in later if name.startswith(("shares/", "dealt/"))]
         assert [name for name in later if name.startswith("elimination/")]
-
-    def test_without_the_earlier_round_it_says_what_is_missing(self, series):
-        two, settings = series
-        store = two.base / "third-store"
-        must("init", store, "--from", two.store)
-        lost = two.base / "lost" / "round"
-        process = two.start(1, lost, **settings | {"STORE": str(store)})
-        said = process.communicate(timeout=1000)[1]
-        assert "set FROM" in said
-        assert process.returncode == 2
 
 
 @pytest.mark.parametrize(
@@ -272,32 +255,35 @@ class TestSeries:
         ({"TOPK_SECAGG_RECIPIENTS": None}, 2, "set TOPK_SECAGG_RECIPIENTS"),
         ({"TOPK_SECAGG_SESSION": ""}, 2, "TOPK_SECAGG_SESSION is set but empty"),
         ({"TOPK_SECAGG_SERIES": ""}, 2, "TOPK_SECAGG_SERIES is set but empty"),
-        ({"TOPK_SECAGG_SECRETS": ""}, 2, "TOPK_SECAGG_SECRETS is set but empty"),
+        ({"STORE": None}, 2, "set STORE to the address of the store"),
+        ({"STORE": "/nowhere/at/all"}, 66, "cannot be read: is that the address of the store?"),
     ],
 )
 def test_it_ends_with_the_code_and_the_reason_of_the_command(tmp_path, settings, code, said):
     four = Organisations(tmp_path)
     lines = four.round.recipients.read_text().splitlines()
-    other = must("keygen", "--user", 2, "--output", tmp_path / "other.identity").out
+    other = must("keygen", "--user", 2, "--secrets", tmp_path / "other").out
     (tmp_path / "mine").write_text("\n".join([lines[0], other.strip(), *lines[2:]]) + "\n")
     given = {key: str(tmp_path / v) if v == "mine" else v for key, v in settings.items()}
     process = four.start(1, **given)
     printed = process.communicate(timeout=1000)[1]
     assert (process.returncode, said in printed) == (code, True), printed
     if code != 75:  # it has drawn nothing
-        assert not (four.machine(1).folder / "secrets").exists()
+        assert not list(four.round.home(1).glob("*/*.h5"))
 
 
 def test_a_lost_secret_is_an_error_and_not_the_end_of_its_work(tmp_path):
     four = Organisations(tmp_path)
-    for secrets, code, said in (
-        ("mine", 75, "gave up: mask still waits for"),
-        ("another", 77, "user 3 has dealt in this round already, and its secret is not in"),
+    moved = four.base / "lost"
+    for code, said in (
+        (75, "gave up: mask still waits for"),
+        (77, "user 3 has dealt in this round already, and its secret is not in"),
     ):
-        settings = {"LIMIT": "6", "TOPK_SECAGG_SECRETS": str(tmp_path / secrets)}
-        process = four.start(3, **settings)
+        process = four.start(3, LIMIT="6")
         printed = process.communicate(timeout=1000)[1]
         assert (process.returncode, said in printed) == (code, True), printed
+        if not moved.exists():
+            (four.round.home(3) / four.session).rename(moved)
 
 
 def test_the_script_says_how_it_is_called():
@@ -305,7 +291,7 @@ def test_the_script_says_how_it_is_called():
         [WORKFLOWS / "organisation.sh"], capture_output=True, text=True, check=False
     )
     assert end.returncode == 2
-    assert "organisation.sh ROUND NUMBER IDENTITY GRADIENT SYNC OUTPUT" in end.stderr
+    assert "organisation.sh ROUND NUMBER SECRETS GRADIENT SYNC OUTPUT" in end.stderr
 
 
 # --- the script alone, with a program in the place of topk-secagg that notes how it is called ---
@@ -315,6 +301,8 @@ PRETENDED = """#!/bin/sh
 set -eu
 echo "$* | ${TOPK_SECAGG_SESSION:-} | ${TOPK_SECAGG_RECIPIENTS:-}" >> "$NOTES/calls"
 done=$(grep -vc '^status' "$NOTES/calls" || true)
+if [ "$1" = decode ] && [ -e "$NOTES/no-sum" ]; then exit 69; fi
+if [ "$1" = decode ]; then : > sum.pt; fi
 if [ "$1" != status ]; then exit 0; fi
 if [ -e "$NOTES/waits" ]; then
   sleep 0.5
@@ -329,7 +317,7 @@ echo '"send": [{"path": "'$ROUND'/masked/user-03.h5"}]}'
 """
 FETCHES = """if [ "$1" = pull ]; then
   mkdir -p "$ROUND"
-  echo '{"series": null}' > "$ROUND/new"
+  echo '{}' > "$ROUND/new"
   mv "$ROUND/new" "$ROUND/session.json"
 else
   cat >/dev/null
@@ -350,7 +338,7 @@ class Alone:
             "RECIPIENTS": "keys", "TOPK_SECAGG_SESSION": "0123456789abcdef", **settings,
         }  # fmt: skip
         environment = {name: value for name, value in environment.items() if value is not None}
-        words = ["round", "3", "identity", "gradient.pt", str(folder / "sync"), "sum.pt"]
+        words = ["round", "3", "secrets", "gradient.pt", str(folder / "sync"), "sum.pt"]
         self.process = subprocess.Popen(
             [WORKFLOWS / "organisation.sh", *words],
             cwd=folder,
@@ -399,8 +387,8 @@ def wait_until(holds) -> None:
     raise AssertionError("it never happens")
 
 
-def test_weight_residual_mean_and_pins_reach_the_commands(tmp_path):
-    settings = {"WEIGHT": "2.5", "RESIDUAL": "kept.h5", "MEAN": "yes"}
+def test_weight_feedback_mean_strict_and_pins_reach_the_commands(tmp_path):
+    settings = {"WEIGHT": "2.5", "FEEDBACK": "yes", "MEAN": "yes", "STRICT": "yes"}
     alone = Alone(tmp_path, FETCHES, **settings)
     steps = ["offline", "mask", "freeze", "confirm", "eliminate", "decode", "forget"]
     assert alone.ends() == (0, [*steps, "nothing is left to do"])
@@ -408,10 +396,36 @@ def test_weight_residual_mean_and_pins_reach_the_commands(tmp_path):
     assert set(calls) == {"status", *steps}
     for name, (_, session, recipients) in calls.items():
         assert (name, session, recipients) == (name, "0123456789abcdef", "keys")
-    for name in ("status", "offline", "mask", "freeze", "confirm", "eliminate", "forget"):
-        assert " --identity identity" in calls[name][0]
-    assert "--gradient gradient.pt --weight 2.5 --residual kept.h5" in calls["mask"][0]
-    assert "--output sum.pt --mean" in calls["decode"][0]
+        assert " --secrets secrets" in calls[name][0]
+    assert "--gradient gradient.pt --weight 2.5 --feedback" in calls["mask"][0]
+    assert "--output sum.pt --mean --strict" in calls["decode"][0]
+
+
+def test_a_sum_that_was_decoded_and_not_written_is_written(tmp_path):
+    (tmp_path / "calls").write_text("offline\nmask\nfreeze\nconfirm\neliminate\ndecode\nforget\n")
+    alone = Alone(tmp_path, FETCHES)
+    assert alone.ends() == (0, ["decode", "nothing is left to do"])
+
+
+def test_no_sum_is_no_success(tmp_path):
+    (tmp_path / "no-sum").touch()
+    code, said = Alone(tmp_path, FETCHES).ends()
+    assert (code, said[-1]) == (69, "decode")
+
+
+@pytest.mark.parametrize("code", [2, 66, 126, 127])
+def test_a_first_fetch_that_can_never_work_ends_it_at_once(tmp_path, code):
+    alone = Alone(tmp_path, f"exit {code}")
+    ended, said = alone.ends()
+    assert (ended, said[-1]) == (
+        code,
+        f"nothing can be fetched: {tmp_path}/sync pull ends with {code}",
+    )
+
+
+def test_a_command_that_is_not_found_ends_it_at_once(tmp_path):
+    alone = Alone(tmp_path, FETCHES, PATH="/usr/bin:/bin")
+    assert alone.ends() == (127, ["topk-secagg: command not found"])
 
 
 def test_without_a_session_it_says_so_and_the_weight_is_1(tmp_path):
@@ -420,7 +434,7 @@ def test_without_a_session_it_says_so_and_the_weight_is_1(tmp_path):
     assert (code, "TOPK_SECAGG_SESSION is not set" in said[0]) == (0, True)
     calls = alone.calls()
     assert "--weight 1" in calls["mask"][0]
-    assert "--residual" not in calls["mask"][0]
+    assert "--feedback" not in calls["mask"][0]
     assert "--mean" not in calls["decode"][0]
 
 
