@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from played import ROOT, SCRIPT, Recipe, Round
 
+import topk_secagg as ts
+
 WORKFLOWS = ROOT / "workflows"
 PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 SNAKEMAKE = shutil.which("snakemake", path=PATH)
@@ -107,3 +109,51 @@ class TestWorkflow:
         for name in ("sum", "later"):
             assert np.array_equal(np.load(tmp_path / f"{name}.npy"), plain)
         assert not (later.folder / "shares").exists()
+
+    @pytest.fixture
+    def rounds(self, tmp_path):
+        """Three rounds' gradients in folders, and a program that runs."""
+        everybody = (1, 2, 3, 4, 5)
+        recipe = Recipe("rounds", construction="sketch", top_k=4, masking=everybody)
+        r = Round(recipe, tmp_path / "round", tmp_path).prepare()
+        for i in (1, 2, 3):
+            folder = tmp_path / "gradients" / str(i)
+            folder.mkdir()
+            for n in everybody:
+                np.save(folder / f"user-{n:02}.npy", i * np.load(r.gradient(n)))
+        (tmp_path / "program").write_text(f'#!/bin/sh\nexec {SCRIPT} "$@"\n')
+        (tmp_path / "program").chmod(0o755)
+        return r
+
+    @pytest.mark.parametrize("series", [True, False], ids=["series", "independent"])
+    def test_several_rounds_are_a_series_or_independent(self, rounds, series):
+        inputs = rounds.inputs
+        end = self.run(
+            rounds,
+            *("survivors=3", "top_k=4", "rounds=3", f"series={'yes' if series else 'no'}"),
+            f"gradients={inputs}/gradients/{{round}}/user-{{user}}.npy",
+            "output={round}.sum.npy",
+            init=f"--clip {3 * rounds.recipe.clip!r} --construction sketch",
+        )
+        assert end.returncode == 0, end.stderr
+        folders = [inputs / f"round-{i}" for i in (1, 2, 3)]
+        plain = sum(np.load(rounds.gradient(n)) for n in rounds.recipe.everybody)
+        for i, folder in enumerate(folders, start=1):
+            found = np.load(inputs / f"{folder.name}.sum.npy")
+            assert found == pytest.approx(i * plain, rel=1e-4)
+        rows = ts.log(folders).rows
+        assert [row.generation for row in rows] == ([0, 1, 2] if series else [0, 0, 0])
+        assert len({row.series for row in rows}) == (1 if series else 3)
+
+    @pytest.mark.parametrize("missing", ["users", "survivors", "colluders"])
+    def test_a_missing_setting_is_named(self, tmp_path, missing):
+        given = [f"{k}=3" for k in ("users", "survivors", "colluders") if k != missing]
+        end = subprocess.run(
+            [str(SNAKEMAKE), "--snakefile", str(WORKFLOWS / "Snakefile"), "-n", "--config", *given],
+            cwd=tmp_path, env=os.environ | {"PATH": PATH}, capture_output=True, text=True,
+            timeout=100, check=False,
+        )  # fmt: skip
+        assert end.returncode != 0
+        said = end.stdout + end.stderr
+        assert f"--config {missing}=... is missing" in said
+        assert "KeyError" not in said
