@@ -99,9 +99,8 @@ class View:
     def answer(self, user: int, survivors: list[int]) -> Rows:
         """Y of a user for this set."""
         shape = construction(self.p).answer_shape(len(survivors))
-        return answer(
-            self.p, self.points, user, {n: self.x[n] for n in survivors}, self.held[user], shape
-        ).tolist()
+        held = {n: self.held[user][n] for n in survivors}
+        return answer(self.p, {n: self.x[n] for n in survivors}, held, shape).tolist()
 
     def foretold(self, user: int, survivors: list[int], answering: list[int]) -> Rows:
         """The same from the answers of D + T others, which lie on one polynomial of degree D + T -
@@ -162,44 +161,37 @@ def leak_of_permutation(
     return found
 
 
-def leak_of_moments(
+def leak_of_sketch(
     view: View, helper: int, colluders: list[int], victim: int, at_helper: Rows, support: set[int]
 ) -> dict[int, int]:
-    """Every pick's polynomial has degree T: with the colluders' T points, the helper's gives e_b
-    times the moments at beta_b, summed over the D buckets of a group."""
+    """The victim's polynomial at T + 1 points gives a sum of its masks at the D betas of a group;
+    taken from the same sum of its X, that leaves a sum of its sketches there."""
     p = view.p
     q = p.field
     D = p.blocks
-    B = p.buckets
-    gamma = view.c.gamma
-    x = view.x[victim]
+    x = view.x[victim].value.reshape(p.buckets, -1).tolist()
+    known = {n: view.held[n][victim] for n in colluders}
+    betas = list(view.points.beta[:D])
+    (basis,) = lagrange_matrix([*betas, *view.alpha(*colluders)], view.alpha(helper), q)
+    weights, others = basis[:D], basis[D:]
     found: dict[int, int] = {}
     for group, symbols in enumerate(at_helper):
-        buckets = range(group * D, min(group * D + D, B))
-        betas = [view.points.beta[b % view.c.beta_count] for b in buckets]
-        (basis,) = lagrange_matrix(betas, view.alpha(helper), q)
-        factors = []
-        moments = list(symbols)
-        for b, beta, l_b in zip(buckets, betas, basis, strict=True):
-            ((at_beta, *others),) = lagrange_matrix(
-                [beta, *view.alpha(*colluders)], view.alpha(helper), q
-            )
-            factors.append(l_b * at_beta % q)
-            for n, weight in zip(colluders, others, strict=True):
-                for i in range(b * p.picks, b * p.picks + p.picks):
-                    (g,) = view.held[n][victim](np.array([i]))
-                    delta, value = int(x.index[i]), int(x.value[i])
-                    for j in range(len(moments)):
-                        known = value * pow(gamma, delta * j, q) * int(g[0, j])
-                        moments[j] = (moments[j] - l_b * weight * known) % q
-        mixed = recover(moments, view.c.order, len(moments) // 2, gamma, q)
+        buckets = range(group * D, group * D + D)
+        shares = [known[n](np.array([group]))[0][0].tolist() for n in colluders]
+        moments = [
+            combined([*weights, *others, -1], [*sent, *own, symbol], q)
+            for symbol, *values in zip(symbols, *(x[b] for b in buckets), *shares, strict=False)
+            for sent, own in [(values[:D], values[D:])]
+        ]
+        mixed = recover(moments, view.c.order, len(moments) // 2, view.c.gamma, q)
         for place, v in enumerate(mixed or ()):
-            coordinates = {place * B + b: e for b, e in zip(buckets, factors, strict=True)}
+            factors = zip(buckets, weights, strict=True)
+            coordinates = {place * p.buckets + b: e for b, e in factors}
             found.update(told_apart(v, coordinates, support, q))
     return found
 
 
-LEAKS = {"permutation": leak_of_permutation, "moments": leak_of_moments}
+LEAKS = {"permutation": leak_of_permutation, "sketch": leak_of_sketch}
 
 
 @pytest.mark.parametrize("name", LEAKS)
@@ -209,7 +201,7 @@ def test_one_answer_to_another_set_reveals_an_input(name, users, colluders):
     entries of the victim."""
     T = len(colluders)
     everybody = list(range(1, users + 1))
-    p = round_of(users, 2 + T, T, L=120, K=4, P=2 if name == "moments" else None)
+    p = round_of(users, 2 + T, T, L=120, K=4, P=2 if name == "sketch" else None)
     view = View(p, seed=2)
     helper, victim, *_ = honest = [n for n in everybody if n not in colluders]
     answering = [*honest[1 : 1 + p.blocks], *colluders]

@@ -22,9 +22,20 @@ from pathlib import Path
 
 import numpy as np
 from fault_lab import concluded, scratch
-from played import Recipe, Round, Violation, attributes, document, judged, linked_copy, must
+from played import (
+    Command,
+    Recipe,
+    Round,
+    Violation,
+    attributes,
+    document,
+    judged,
+    linked_copy,
+    must,
+)
 
 from topk_secagg.protocol.messages import Masked
+from topk_secagg.rounds.frozen import rows_of
 from topk_secagg.storage import masked, survivors
 from topk_secagg.storage.documents import digest, dump
 from topk_secagg.storage.keys import Identity, read_identity
@@ -50,26 +61,33 @@ class Setting:
         return self.trial.confirm or (self.trial.sealed and self.freezer not in self.colluders)
 
 
-_MOMENTS = Recipe(
-    "moments", users=4, construction="moments", picks=1, length=9, spare=0, masking=(1, 2, 3, 4)
-)
+_SKETCH = Recipe("sketch", users=4, construction="sketch", picks=1, length=9, masking=(1, 2, 3, 4))
 _PAPER = Recipe("permutation", users=4, length=4, masking=(1, 2, 3, 4))
 _FIVE = replace(_PAPER, users=5, survivors=4, colluders=2, masking=(1, 2, 3, 4, 5))
 SETTINGS = {
     setting.name: setting
     for setting in (
-        Setting("plain, honest freezer", _MOMENTS, (4,)),
+        Setting("plain, honest freezer", _SKETCH, (4,)),
         Setting("plain, corrupt freezer", _PAPER, (1,)),
         Setting("sealed, honest freezer", replace(_PAPER, sealed=True), (4,)),
         Setting(
             "sealed, honest freezer, two colluders", replace(_FIVE, sealed=True), (1, 5), freezer=3
         ),
-        Setting("sealed, corrupt freezer", replace(_MOMENTS, sealed=True), (1,)),
-        Setting("confirmed, honest freezer", replace(_MOMENTS, sealed=True, confirm=True), (4,)),
+        Setting("sealed, corrupt freezer", replace(_SKETCH, sealed=True), (1,)),
+        Setting("confirmed, honest freezer", replace(_SKETCH, sealed=True, confirm=True), (4,)),
         Setting("confirmed, corrupt freezer", replace(_PAPER, sealed=True, confirm=True), (1,)),
         Setting("confirmed, two colluders", replace(_FIVE, sealed=True, confirm=True), (1, 4)),
     )
 }
+
+
+def in_vault(command: Command, vault: Path) -> Command:
+    """A step with the folder of secrets that all users have here."""
+    words = list(command)
+    if "--secrets" in words:
+        at = words.index("--secrets")
+        del words[at : at + 2]
+    return (*words, "--secrets", vault)
 
 
 @dataclass(frozen=True)
@@ -88,15 +106,19 @@ class Scene:
         self.folder = folder
         self.round = Round(setting.trial, folder / "public", folder / "inputs").prepare()
         self.vault = folder / "vault"
+        if setting.trial.sealed:
+            shutil.copytree(self.round.inputs / "keys", self.vault)
         everybody = setting.trial.everybody
-        must(*self.round.init("--freezer", setting.freezer))
+        freezer = [] if setting.trial.confirm else ["--freezer", setting.freezer]
+        must(*self.round.init(*freezer))
         for step in (self.round.offline, self.round.mask):
             for n in everybody:
-                must(*step(n, "--secrets", self.vault))
+                must(*in_vault(step(n), self.vault))
         self.space = Workspace(self.round.folder)
         self.keys: dict[int, Identity] = {}
         if setting.trial.sealed:
-            self.keys = {n: read_identity(self.round.identity(n)) for n in setting.colluders}
+            paths = {n: self.vault / f"user-{n:02}.identity" for n in setting.colluders}
+            self.keys = {n: read_identity(path) for n, path in paths.items()}
         self.x = {
             n: masked.read(self.space.session, self.space.masked_path(n), n) for n in everybody
         }
@@ -107,11 +129,11 @@ class Scene:
             changed = Masked(x.masked.index, np.maximum(1, x.masked.value // 2).astype(np.uint32))
             own = masked.content(
                 self.space.session,
-                n,
+                user=n,
                 sharing=x.sharing,
                 masked=changed,
                 weight=x.weight,
-                holds=dict.fromkeys(x.holds),
+                holds={m: x.lists.get(m) for m in x.holds},
                 dealt=x.dealt,
                 signer=self.keys.get(n),
             )
@@ -136,17 +158,14 @@ class Scene:
         """survivors.json as the colluders can write it: signed by them, in their own name or the
         freezer's, unsigned, or under a signature from elsewhere."""
         s = self.space.session
-        freezer = self.setting.freezer
-        rows = survivors.rows_of(self.files(chosen))
-        if not self.keys:
-            yield survivors.content(s, rows, freezer, None)
+        rows = rows_of(self.files(chosen))
+        yield survivors.content(s, rows, None)
+        if s.confirm:  # nobody signs a proposal
             return
-        for n, identity in self.keys.items():
-            yield survivors.content(s, rows, n, identity)
-            if n != freezer:
-                yield survivors.content(s, rows, freezer, identity)
-        unsigned = json.loads(survivors.content(s, rows, freezer, None))
-        for signature in (None, *(json.loads(content)["signature"] for content in genuine)):
+        for identity in self.keys.values():
+            yield survivors.content(s, rows, identity)
+        unsigned = json.loads(survivors.content(s, rows, None))
+        for signature in (json.loads(content)["signature"] for content in genuine):
             body = {
                 key: value
                 for key, value in unsigned.items()
@@ -175,8 +194,7 @@ class Attempt:
 
     def command(self, name: str, user: int, *more: object) -> int:
         """A step of an honest user."""
-        access = ["--identity", self.round.identity(user)] * self.setting.trial.sealed
-        result = judged(name, self.view, "--user", user, "--secrets", self.vault, *access, *more)
+        result = judged(name, self.view, "--user", user, "--secrets", self.vault, *more)
         self.ended[f"{name} {result.code}"] += 1
         return result.code
 
@@ -223,7 +241,7 @@ class Attempt:
         about = digest(content)
         shutil.rmtree(self.view / "confirmed", ignore_errors=True)
         for n, identity in self.scene.keys.items():
-            survivors.confirm(space, n, about, identity)
+            self.write_confirmation(n, about, identity)
         for n in self.setting.honest:
             path = space.confirmation_path(n)
             old = self.confirmations.get(n, {})
@@ -235,9 +253,14 @@ class Attempt:
                 }  # signed for another set
                 path.write_bytes((json.dumps(body, indent=2) + "\n").encode())
             else:
-                survivors.confirm(
-                    space, n, about, next(iter(self.scene.keys.values()))
-                )  # signed by another user
+                # signed by another user
+                self.write_confirmation(n, about, next(iter(self.scene.keys.values())))
+
+    def write_confirmation(self, user: int, about: str, signer: Identity) -> None:
+        space = Workspace(self.view)
+        path = space.confirmation_path(user)
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(survivors.confirmation(space.session, user, about, signer))
 
     def answer(self, user: int, content: bytes, *more: object) -> None:
         """Have a user answer what it is shown. What leaves it must name just that, and nothing else
@@ -290,8 +313,6 @@ def attack(scene: Scene, folder: Path, a: Set, b: Set, first: frozenset[int]) ->
             if setting.trial.confirm:
                 attempt.spread_confirmations(content)
             attempt.answer(n, content)
-            if setting.trial.spare is not None and not turn:
-                attempt.answer(n, content, "--fallback")
     if setting.freezer in setting.honest and not setting.trial.confirm and genuine:
         own = attempt.answered.get(setting.freezer, set())
         if not own <= {digest(genuine[0])}:
