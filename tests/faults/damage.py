@@ -43,6 +43,7 @@ from played import (
     waited,
 )
 
+from topk_secagg.rounds import series
 from topk_secagg.storage.hdf5_parser import lookup3
 from topk_secagg.storage.kinds import ARTIFACT_KINDS
 
@@ -119,12 +120,11 @@ def choose(lab: Lab, source: random.Random) -> Case:
             "confirmed",
             "one-left",
             "answered",
-            "fallen-back",
             "decoded",
         ),
-        (1, 6, 5, 2, 8, 4, 2, 2),
+        (1, 6, 5, 2, 8, 4, 2),
     )[0]
-    path, reader = _target(bench.round, stage, source)
+    path, reader = _target(bench.at(stage), stage, source)
     return Case(name, stage, path, reader, source.choice(_kinds(name, stage, path)))
 
 
@@ -140,26 +140,26 @@ def _target(state: Round, stage: str, source: random.Random) -> tuple[str, Comma
         reader = state.mask(n) if source.random() < 0.7 else state.offline(n)
         choices = {
             "session.json": reader,
-            f"secrets/user-{n:02}.h5": reader,
-            f"secrets/user-{n:02}.ledger.json": reader,
+            own(state, n, "h5"): reader,
+            own(state, n, "ledger.json"): reader,
             share: source.choice((state.offline(n), state.mask(last))),
             f"../inputs/gradients/{state.gradient(n).name}": state.mask(n),
         }
         if r.later:
             choices.pop(share)
-            choices[f"secrets/user-{n:02}.held.h5"] = reader
-        elif r.construction == "sketch":
+            choices[chain(state, n)] = reader
+        elif r.deals_keys:
             # whose keys they are publishes it again; whoever holds some compares
             choices[f"dealt/user-{n:02}.json"] = source.choice((state.offline(n), state.mask(last)))
         if r.sealed:
-            choices[f"../inputs/{state.identity(n).name}"] = state.offline(n)
+            choices[f"secrets/{state.identity(n).name}"] = state.offline(n)
     elif stage == "masked":
         choices = {
             "session.json": state.freeze(),
             f"masked/user-{n:02}.h5": source.choice((state.freeze(), state.mask(n))),
-            f"secrets/user-{n:02}.h5": state.mask(n),
-            f"secrets/user-{n:02}.ledger.json": state.mask(n),
-            "secrets/user-01.ledger.json": state.freeze(),
+            own(state, n, "h5"): state.mask(n),
+            own(state, n, "ledger.json"): state.mask(n),
+            own(state, 1, "ledger.json"): state.freeze(),
         }
     elif stage in ("confirmed", "one-left"):
         answer = state.eliminate(last)
@@ -167,23 +167,21 @@ def _target(state: Round, stage: str, source: random.Random) -> tuple[str, Comma
             "session.json": answer,
             "survivors.json": source.choice((answer, answer, state.freeze())),
             f"masked/user-{n:02}.h5": answer,
-            f"secrets/user-{last:02}.ledger.json": answer,
+            own(state, last, "ledger.json"): answer,
             share: answer,
         }
         if r.construction == "sketch":
-            choices[f"dealt/user-{n:02}.json"] = answer
             choices[f"masked/user-{n:02}.h5"] = state.decode()
-        if r.later:
-            choices.pop(share)
-            choices.pop(f"dealt/user-{n:02}.json")
-            choices[f"secrets/user-{last:02}.held.h5"] = answer
+        if r.deals_keys:
+            choices.pop(share)  # which was entered when its holder masked
+            choices[chain(state, last)] = answer
         if r.residual:
-            choices[f"secrets/user-{last:02}.residual.h5"] = answer
+            choices[own(state, last, "residual.h5")] = state.forget(last, "--give-up")
         if r.sealed:
-            choices[f"../inputs/{state.identity(last).name}"] = answer
+            choices[f"secrets/{state.identity(last).name}"] = answer
             choices["confirmed/user-02.json"] = source.choice((answer, state.confirm(2)))
-    elif stage in ("answered", "fallen-back"):
-        again = state.eliminate(last, *["--fallback"] * (stage == "answered" and bool(r.fallback)))
+    elif stage == "answered":
+        again = state.eliminate(last)
         choices = {
             "session.json": state.decode(),
             "survivors.json": state.decode(),
@@ -192,19 +190,27 @@ def _target(state: Round, stage: str, source: random.Random) -> tuple[str, Comma
         }
         if r.construction == "sketch":
             choices[f"masked/user-{n:02}.h5"] = state.decode()
-        if r.residual:
-            choices[f"kept/residual-{last:02}.h5"] = again
     else:
         kept = state.folder.with_name(stage)
         files = sorted(
             str(p.relative_to(kept)) for p in kept.rglob("*") if p.is_file() and p.name[0] != "."
         )
-        path = source.choice(
-            [*(p for p in files if not p.startswith(("shares", "kept"))), "aggregate.h5"]
-        )
+        path = source.choice([*(p for p in files if p.endswith((".h5", ".json"))), "aggregate.h5"])
         return path, ("inspect", state.folder / path)
     path = source.choice(list(choices))
     return path, choices[path]
+
+
+def own(state: Round, user: int, what: str) -> str:
+    """A file of a user's secrets of this round, seen from the round's folder."""
+    return str((state.private(user) / f"user-{user:02}.{what}").relative_to(state.folder))
+
+
+def chain(state: Round, user: int) -> str:
+    """The file of a user's chain."""
+    space = state.space(user)
+    path = series.chain_path(space, user)
+    return os.path.relpath(path, state.folder)
 
 
 _BLIND = (
@@ -310,7 +316,7 @@ def _other(lab: Lab, case: Case, source: random.Random) -> Path:
 _VALUES: tuple[Any, ...] = (
     None, True, False, 0, 1, 2, 3, 5, 7, -1, 255, 2**31, 4281076801, 2**32, 2**63, 2**64, 10**30,
     0.0, 1.0, 1.5, -1.0, 1e308, "", "0", "x", "\u0000", "\u001b[31m", "é", "a" * 5000,
-    "0" * 64, "f" * 64, "topk-secagg", "permutation", "moments", "sketch", "keys", "seeds",
+    "0" * 64, "f" * 64, "topk-secagg", "permutation", "sketch", "keys",
     "shares",
     [], [1], [[]], {}, {"x": 1}, [1, 2, 3],
 )  # fmt: skip
@@ -590,16 +596,7 @@ def _as_the_session_says(state: Round) -> Round:
     """The round with the parameters in session.json, in case the damage is a legitimate other
     choice."""
     p = document(state.folder / "session.json")["parameters"]
-    names = (
-        "survivors",
-        "colluders",
-        "blocks",
-        "top_k",
-        "picks",
-        "construction",
-        "spare",
-        "dealing",
-    )
+    names = ("survivors", "colluders", "top_k", "picks", "construction", "dealing")
     return replace(state, recipe=replace(state.recipe, **{name: p[name] for name in names}))
 
 
