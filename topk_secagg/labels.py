@@ -52,6 +52,7 @@ NEXT = b"next"  # the key of the next generation of a series
 
 # with the key of a folder of secrets
 NAME_OF_GRADIENT = b"name of a gradient "
+RESIDUAL = b"residual "
 
 
 # with a public nonce

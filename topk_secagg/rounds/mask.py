@@ -167,6 +167,11 @@ def mask(
         ledger.check_masks(decided.x.digest)
         key = inputs.ensure_key(space)
         own_input = inputs.digest(key, wanted.flat)
+        keyed = {
+            "input": own_input,
+            "name": _name_digest(key, wanted),
+            "residual": _residual_digest(key, decided.residual),
+        }
         if shares.chain is not None:
             series.store(space, user, shares.chain)
         ledger = spend.masked(
@@ -174,7 +179,7 @@ def mask(
             ledger,
             spend.Masking(
                 x=decided.x,
-                line={**decided.line, "input": own_input, "name": _name_digest(key, wanted)},
+                line={**decided.line, **keyed},
                 residual=decided.residual,
                 input=own_input if wanted.flat.any() else None,
                 takes=taken.source,
@@ -370,6 +375,11 @@ def _own_input(space: Workspace, wanted: _Wanted) -> str | None:
 def _name_digest(key: bytes, wanted: _Wanted) -> str | None:
     """What the ledger keeps of the name of the gradient's file."""
     return None if wanted.name is None else inputs.name_digest(key, wanted.name)
+
+
+def _residual_digest(key: bytes, residual: Content | None) -> str | None:
+    """What the ledger keeps of what is not sent."""
+    return None if residual is None else inputs.residual_digest(key, residual.digest)
 
 
 # decide

@@ -84,8 +84,7 @@ def masked(space: Workspace, ledger: Ledger, masking: Masking) -> Ledger:
         if masking.takes is not None:
             _take(masking.takes, space)
 
-    kept = None if masking.residual is None else masking.residual.digest
-    line = {**masking.line, "masked": masking.x.digest, "residual": kept}
+    line = {**masking.line, "masked": masking.x.digest}
     return _spent(
         space, ledger, what=MASKED, place=space.masked_path(user), stage=stage, first=first, **line
     )

@@ -80,6 +80,11 @@ def name_digest(key: bytes, name: str) -> str:
     return hmac.digest(key, labels.NAME_OF_GRADIENT + os.fsencode(name), "sha256").hex()
 
 
+def residual_digest(key: bytes, sha256: str) -> str:
+    """The same of what was not sent, from the digest that is in the file that holds it."""
+    return hmac.digest(key, labels.RESIDUAL + bytes.fromhex(sha256), "sha256").hex()
+
+
 def sent(space: Workspace, user: int) -> list[tuple[str, str]]:
     """The session and the digest of everything that a user has sent, in this order."""
     path = space.sent_path(user)

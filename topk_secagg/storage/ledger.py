@@ -7,8 +7,8 @@ gains lines, and only `rounds/spend.py` writes those that let something out. In 
                 chain, are in their places; `dealt` is the digest of the own list of keys.
     masked      the digest of X. With it, what a repetition must find again: `input` (keyed, see
                 inputs.py), `weight`, `select`, `feedback`, `holds` and `lists`; and `residual`, the
-                digest of what was not sent. `check_masks` refuses a second X: 77. `report` says,
-                for the user's own eyes, how much of its gradient left.
+                digest of what was not sent, keyed too. `check_masks` refuses a second X: 77.
+                `report` says, for the user's own eyes, how much of its gradient left.
     seen        the first survivors.json that a step of this user read; plain rounds alone, where
                 nothing is signed. It binds like a line of the user's own.
     frozen      the survivors.json that this user wrote, with its rows: it writes no other. Not

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..errors import BadData
+from . import inputs
 from .artifacts import Content, Draft, Kind, Table, opened
 from .atomic import Array
 from .hdf5_writer import Shapes
@@ -37,11 +38,12 @@ def content(session: Session, user: int, value: Array) -> Content:
 
 def read(space: Workspace, user: int, *, session: str, digest: str, length: int) -> Array:
     """The residual of a user in a session whose secrets are kept like those of this round, which
-    must be the one of this digest."""
+    must be the one of this keyed digest."""
     path = space.private_of(session) / space.residual_path(user).name
     with opened(path, KIND, shapes=shapes(length)) as artifact:
         artifact.expect({"session": session, "user": user})
-        if artifact.attributes["sha256"] != digest:
+        key = inputs.read_key(space)
+        if key is None or inputs.residual_digest(key, artifact.attributes["sha256"]) != digest:
             raise artifact.bad("it is not the residual that the ledger names")
         value = artifact.read("value")
     if not np.isfinite(value).all():
