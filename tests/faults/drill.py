@@ -12,7 +12,7 @@ import shutil
 import sys
 import time
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fault_lab import concluded, drawn_from, scratch
@@ -22,10 +22,9 @@ from topk_secagg.algebra.field import DEFAULT_FIELD
 
 FORMATS = (".npy", ".npz", ".pt", ".safetensors")
 STRAYS = (
-    "offline", "mask", "other", "freeze", "only", "confirm", "eliminate", "fallback", "decode",
-    "init", "forget", "forget the first",
+    "offline", "mask", "other", "freeze", "only", "confirm", "eliminate", "decode", "init",
+    "forget",
 )  # fmt: skip
-FORGETTING = 0.3  # of the users forget the first round of a series before the second
 FIELDS = (DEFAULT_FIELD, DEFAULT_FIELD, 65521, 1000003, 257)
 
 
@@ -44,10 +43,10 @@ class Model:
     )  # whose shares a user had when it masked
     frozen: tuple[int, ...] | None = None
     confirmed: set[int] = field(default_factory=set)
-    answered: dict[int, int] = field(default_factory=dict)  # user to D
+    answered: set[int] = field(default_factory=set)
     decoded: bool = False
     forgotten: set[int] = field(default_factory=set)
-    kept: dict[int, set[int]] = field(default_factory=dict)  # what `forget` kept for a series
+    gave_up: set[int] = field(default_factory=set)
 
     def _of(self, user: int) -> int:
         """What every step of a user checks first."""
@@ -93,7 +92,9 @@ class Model:
         return ()
 
     def freeze(self, only: tuple[int, ...] | None) -> int:
-        if not self.started or 1 not in self.shared:  # the freezer has no ledger
+        if not self.started:
+            return 66
+        if not self.recipe.confirm and 1 not in self.shared:  # the freezer has no ledger
             return 66
         if self.frozen is not None:
             return 0 if only in (None, self.frozen) else 77
@@ -116,65 +117,68 @@ class Model:
         self.confirmed.add(user)
         return 0
 
-    def blocks(self, *, fallback: bool) -> int:
-        """D."""
+    def is_confirmed(self) -> bool:
+        """Whether so many users have confirmed that others may rely on it."""
         r = self.recipe
-        assert self.frozen is not None
-        least = r.survivors - r.colluders if r.blocks is None else r.blocks
-        return (
-            least
-            if r.spare is None or fallback
-            else max(least, len(self.frozen) - r.colluders - r.spare)
-        )
+        return not r.confirm or 2 * len(self.confirmed) > r.users + r.colluders
 
-    def eliminate(self, user: int, *, fallback: bool = False) -> int:
+    def eliminate(self, user: int) -> int:
         if code := self._of(user):
             return code
-        if fallback and self.recipe.spare is None:
-            return 2
         if self.frozen is None:
             return 66
         if user not in self.frozen:
             return 2
         if user in self.forgotten:
             return 77
-        if fallback and user not in self.answered:
-            return 2
-        if (
-            self.recipe.confirm
-            and 2 * len(self.confirmed) <= self.recipe.users + self.recipe.colluders
-        ):
+        if not self.is_confirmed():
             return 66
-        if not set(self.frozen) <= self.arrived[user]:
+        held = self.holds[user] if self.recipe.deals_keys else self.arrived[user]
+        if user not in self.answered and not set(self.frozen) <= held:
             return 66
-        before = self.answered.get(user)
-        self.answered[user] = self.blocks(fallback=fallback or before == self.blocks(fallback=True))
+        self.answered.add(user)
         return 0
 
     def answering(self) -> list[int]:
-        """Whose answers decode: those with the D of the session, or else those of the fallback."""
-        for fallback in (False, True):
-            D = self.blocks(fallback=fallback)
-            users = sorted(n for n, blocks in self.answered.items() if blocks == D)
-            if len(users) >= D + self.recipe.colluders:
-                return users
-        return []
+        """Whose answers decode, if they are enough."""
+        enough = len(self.answered) >= self.recipe.survivors
+        return sorted(self.answered) if enough else []
 
     def decode(self) -> int:
         if not self.started or self.frozen is None:
             return 66
         return 0 if self.answering() else 69
 
-    def forget(self, user: int) -> int:
+    def left_out(self, user: int) -> bool:
+        """Whether the user knows that its X is not in the sum."""
+        binds = self.frozen is not None and len(self.confirmed) >= self._binding
+        return binds and user not in self.frozen
+
+    @property
+    def _binding(self) -> int:
+        """The confirmations that show a user that it was left out."""
+        return self.recipe.survivors if self.recipe.confirm else 0
+
+    def saw_sum(self, user: int) -> bool:
+        """Whether the user's own decoding gave the sum; user 1 decodes, and in one folder all."""
+        return self.decoded and (user == 1 or not self.recipe.homes)
+
+    def is_over(self, user: int) -> bool:
+        """Whether the user can go on with the series."""
+        done = user not in self.masked or user in self.answered or user in self.gave_up
+        return done or self.left_out(user) or self.saw_sum(user)
+
+    def forget(self, user: int, *, give_up: bool = False) -> int:
         if code := self._of(user):
             return code
         if user not in self.shared:
             return 66
-        dropped = self.frozen is not None and user not in self.frozen
-        if user not in self.forgotten and not dropped and user not in self.answered:
+        binds = self.frozen is not None and len(self.confirmed) >= self._binding
+        over = self.is_over(user) and (user in self.masked or binds)
+        if user not in self.forgotten and not over and not give_up:
             return 77
-        if user not in self.forgotten:
-            self.kept[user] = set(self.arrived[user])
+        if give_up and user not in self.forgotten and not self.is_over(user):
+            self.gave_up.add(user)
         self.forgotten.add(user)
         self.arrived[user] = set()
         for m in self.recipe.everybody:
@@ -185,15 +189,16 @@ class Model:
     def _needs(self, user: int) -> bool:
         """Whether shares for a user stay when others forget the round."""
         here = self.recipe.sealed or user in self.shared
+        if user in self.forgotten and here and not self.recipe.homes:
+            return False
         if self.recipe.deals_keys:
-            return here and user not in self.forgotten
-        final = self.recipe.spare is None or self.decoded
-        return here and not (final and user in self.answered)
+            return here
+        return here and user not in self.answered
 
 
 @dataclass
 class Later(Model):
-    """The second round of a series: nothing is sent, and users hold what they held before."""
+    """The second round of a series: nothing is sent, and users hold what they entered before."""
 
     before: Model | None = None
 
@@ -204,21 +209,13 @@ class Later(Model):
             return code or 66
         if user in self.forgotten:
             return 77
-        there = self.before.arrived[user]
-        if user in self.before.forgotten:
-            there = self.before.kept.pop(user, set())
+        if user not in self.shared and not self.before.is_over(user):
+            return 75
         if user not in self.masked:
-            self.arrived[user] |= there
+            # what had arrived in the first round is entered when its user masks here
+            self.arrived[user] |= self.before.holds.get(user, set()) | self.before.arrived[user]
         self.shared.add(user)
         return 0
-
-    def forget_before(self, user: int) -> int:
-        """Forget the first round: keys for this one are kept, unless it has them."""
-        assert self.before is not None
-        code = self.before.forget(user)
-        if user in self.shared:
-            self.before.kept.pop(user, None)
-        return code
 
     def _needs(self, user: int) -> bool:  # noqa: ARG002
         """There is nothing that others could need."""
@@ -231,14 +228,12 @@ def random_recipe(source: random.Random, number: int, construction: str | None) 
     survivors = source.randint(2, users)
     colluders = source.randint(1, survivors - 1)
     length = source.randint(4, 40)
-    construction = construction or source.choice(("permutation", "moments", "sketch", "sketch"))
-    moments = construction == "moments"
+    construction = construction or source.choice(("permutation", "sketch", "sketch"))
     buckets = construction != "permutation"
     top_k = source.randint(1, max(1, length // 3))
     picks = (
         source.choice([p for p in (1, 2, 3) if length // -(-top_k // p) >= p]) if buckets else None
     )
-    dealings = {"permutation": (None,), "moments": (None, "seeds", "shares")}
     sealed = source.random() < 0.2
     return Recipe(
         f"drill-{number}",
@@ -250,11 +245,10 @@ def random_recipe(source: random.Random, number: int, construction: str | None) 
         picks=picks,
         field=source.choice(FIELDS),
         construction=construction,
-        dealing=source.choice(dealings.get(construction, (None, None, None, "seeds", "shares"))),
-        blocks=None if buckets else source.randint(1, survivors - colluders),
-        spare=source.choice((None, 0, 1)) if moments else None,
+        dealing=source.choice((None, None, None, "shares")),
         suffix=source.choice(FORMATS),
         sealed=sealed,
+        homes=sealed,
         confirm=sealed and 2 * survivors > users + colluders,
     )
 
@@ -331,32 +325,17 @@ class Drill:
             self.expect(model.confirm(user), self.step("confirm", user))
         elif kind == "eliminate":
             self.expect(model.eliminate(user), self.step("eliminate", user))
-        elif kind == "fallback":
-            self.expect(
-                model.eliminate(user, fallback=True), self.step("eliminate", user, "--fallback")
-            )
         elif kind == "decode":
             self.decode()
         elif kind == "init" and model.started:
             other = self.source.random() < 0.5
             changed = ("--clip", self.recipe.clip / 2) if other else ()
-            start = self.state.init()
+            start = self.state.init(*changed)
             if self.earlier is not None:
-                start = ("init", self.state.folder, "--from", self.earlier)
-            self.expect(model.init(other=other), (*start, *changed))
+                start = ("init", self.state.folder, "--from", self.earlier, *changed)
+            self.expect(model.init(other=other), start)
         elif kind == "forget" and (model.answered or self.source.random() < 0.3):
             self.expect(model.forget(user), self.step("forget", user))
-        elif kind == "forget the first":
-            self.forget_the_first(user)
-
-    def forget_the_first(self, user: int) -> None:
-        """In the second round of a series, before or after a user has prepared it."""
-        if self.earlier is None or not isinstance(self.model, Later):
-            return
-        first = self.state.elsewhere(self.earlier)
-        command = list(first.forget(self.inside(user)))
-        command[command.index("--user") + 1] = user
-        self.expect(self.model.forget_before(user), tuple(command))
 
     def _too_few(self) -> bool:
         return len(self.model.masked) < self.recipe.survivors
@@ -393,14 +372,23 @@ class Drill:
             self.model = Later(self.recipe, before=self.model)
             start = ("init", self.state.folder, "--from", self.earlier)
             self.expect(self.model.init(), start)
-            for user in self.recipe.everybody:
-                if self.source.random() < FORGETTING:
-                    self.forget_the_first(user)
+            first = self.state.elsewhere(self.earlier)
+            self.state = self.with_other_gradients()
+            for user in sorted(self.model.before.shared):
+                if not self.model.before.is_over(user):
+                    self.expect(self.model.offline(user), self.step("offline", user))  # 75
+                    code = self.model.before.forget(user, give_up=True)
+                    self.expect(code, first.forget(user, "--give-up"))
             self.play()
             for user in self.recipe.everybody:
-                self.forget_the_first(user)
                 self.expect(self.model.forget(user), self.step("forget", user))
             self.counts["second rounds of a series"] += 1
+
+    def with_other_gradients(self) -> Round:
+        """The same round, in which every user has another gradient."""
+        state = replace(self.state, inputs=self.state.inputs.with_name("other-inputs"))
+        state.steps = state.write_gradients(self.source)
+        return state
 
     def play(self) -> None:
         """A round that was started, with strays between its steps; it ends with an aggregate, or
@@ -427,24 +415,12 @@ class Drill:
         for user in self.some(r.everybody, r.users) if r.confirm else ():
             self.strays()
             self.expect(model.confirm(user), self.step("confirm", user))
-        few = r.survivors if r.spare is not None else 0
-        enough = (
-            model.blocks(fallback=False) + r.colluders
-            if self.source.random() < (0.4 if few else 0.9)
-            else few
-        )
+        enough = r.survivors if self.source.random() < 0.9 else 0
         for user in self.some(model.frozen, enough):
             self.strays()
             self.expect(model.eliminate(user), self.step("eliminate", user))
         self.strays()
         self.decode()
-        if not model.answering() and r.spare is not None:
-            for user in model.answered:
-                self.expect(
-                    model.eliminate(user, fallback=True), self.step("eliminate", user, "--fallback")
-                )
-            self.decode()
-            self.counts["rounds with a fallback"] += 1
         self.counts[
             "rounds with the exact sum" if model.answering() else "rounds with too few answers"
         ] += 1
@@ -485,7 +461,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=900)
-    parser.add_argument("--construction", choices=("permutation", "moments", "sketch"))
+    parser.add_argument("--construction", choices=("permutation", "sketch"))
     args = parser.parse_args()
     started = time.monotonic()
     with scratch() as folder:
