@@ -14,7 +14,7 @@ from ..progress import Progress, unheard
 from ..protocol.parameters import Parameters
 from ..rounds.access import Pins, taking_part
 from ..rounds.arguments import AnyPath, AnyRound, optional_path, path_of
-from ..rounds.options import UsersOptions, choose_rounds, with_fit
+from ..rounds.options import Choice, UsersOptions, choose_rounds, with_fit
 from ..storage.atomic import OWN, write_whole
 from .audit import collect_evidence
 from .evidence import Evidence, Finding
@@ -75,15 +75,14 @@ def plan(
     Returns a PlanReport: its `rows`, the `best` of them, which `init` would choose for the first
     size, and `remarks`.
     """
-    sizes = {
-        "top_k": _several("top_k", top_k),
-        "density": _several("density", density),
-        "rank": _several("rank", rank),
-        "whole": [True] if whole else [],
-    }
-    choices = choose_rounds(options, sizes)
+    sizes = {"top_k": top_k, "density": density, "rank": rank, "whole": True if whole else None}
+    choices = choose_rounds(options, {name: _several(name, each) for name, each in sizes.items()})
     choice = with_fit(choices[0], options.get("like"))
-    folder = optional_path("measure_in", measure_in)
+    return _planned(choices, choice, optional_path("measure_in", measure_in))
+
+
+def _planned(choices: list[Choice], choice: Choice, folder: Path | None) -> PlanReport:
+    """The plan, with times if the machine's speed is to be measured in a folder."""
     speed = None if folder is None else measure_speed(choice.parameters, folder)
     return PlanReport(
         **vars(compare(choices, speed)),

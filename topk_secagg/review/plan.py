@@ -171,10 +171,10 @@ def _ways(choice: Choice) -> list[Parameters]:
     """The chosen reduction by both constructions, dealt as `init` does and by written-out shares,
     in the default field and a small one."""
     base = choice.parameters
-    found = {base}
+    ways = {base}
     for field in {base.field, DEFAULT_FIELD, SMALL_FIELD}:
-        found |= set(_in_field(base, field))
-    return sorted(found, key=_order)
+        ways |= set(_in_field(base, field))
+    return sorted(ways, key=_order)
 
 
 def _order(p: Parameters) -> tuple[int, int, bool, int]:
