@@ -221,7 +221,7 @@ def log(console: Console, rounds: tuple[Path, ...], csv: bool, **pins: Any) -> N
     }
     cells = [
         ["" if row[name] is None else show(row[name]) for name, show in shown.values()]
-        for row in rows
+        for row in (row | {"sends": f"{row['reduction']} {row['size']}"} for row in rows)
     ]
     console.table(list(shown), cells, narrow=True)
 
@@ -234,9 +234,8 @@ def _count(users: list[int]) -> str:
 _LOG_COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "round": ("round", str),
     "gen": ("generation", str),
-    "session": ("session", lambda session: str(session[:16])),
-    "sends": ("reduction", str),
-    "size": ("size", str),
+    "sends": ("sends", str),
+    "clip": ("clip", "{:.3g}".format),
     "N": ("users", str),
     "U1": ("survivors", _count),
     "U2": ("answered", _count),

@@ -47,6 +47,7 @@ def test_a_row_says_what_the_files_of_a_round_say(series):
     assert (first.generation, second.generation) == (0, 1)
     assert (first.reduction, first.size, first.users) == ("top-k", 3, N)
     assert (second.survivors, second.answered, second.decoded) == ([1, 2, 4], [1, 2, 4], True)
+    assert first.clip == max(session.clips)
     assert first.plain_bytes == 40 * 4
     assert first.offline_bytes > 0
     assert second.offline_bytes == 0

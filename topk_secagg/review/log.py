@@ -39,8 +39,9 @@ _COMES_BACK = 2  # times that a user returns after an absence: from then on it i
 class LogRow(Brief):
     """One round: what it sums, who took part, and what a user sent in bytes.
 
-    `size` is K of top-K, the rank of low rank, or else how many entries there are. `survivors` are
-    None before they are fixed, and `decoded` says that there is a sum. `offline_bytes` were sent
+    `size` is K of top-K, the rank of low rank, or else how many entries there are, and `clip`
+    the largest of all tensors. `survivors` are None before they are fixed, and `decoded` says that
+    there is a sum. `offline_bytes` were sent
     before the gradient, and `plain_bytes` are those of a gradient as it is. `kept_energy` (the
     least), `rounding_error` (the most), `clipped` (of all) and `seconds`, from session.json to the
     sum, are known where ledgers of its users lie.
@@ -52,6 +53,7 @@ class LogRow(Brief):
     generation: int
     reduction: str
     size: int
+    clip: float
     users: int
     survivors: list[int] | None
     answered: list[int]
@@ -145,6 +147,7 @@ def _row(space: Workspace, problems: list[str]) -> LogRow:
         series=session.series_name,
         generation=session.generation,
         **_summed(session),
+        clip=max(session.clips),
         users=p.users,
         survivors=None if survivors is None else survivors.users,
         answered=[] if survivors is None else _answered(space, survivors, problems),

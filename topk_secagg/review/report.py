@@ -218,8 +218,12 @@ def _origin(evidence: Evidence, session: Session) -> str:
 
 
 def _parameters(session: Session) -> str:
+    reduction = session.reduction
     facts = {
         **vars(session.parameters),
+        "reduction": reduction.name,
+        "rank": reduction.rank or 0,
+        "clip": _range(session.clips),
         "shares": "sealed" if session.recipients else "plain",
         "freezer": "any user" if session.confirm else f"user {session.freezer}",
         "confirmations needed": session.confirmations,
@@ -227,6 +231,12 @@ def _parameters(session: Session) -> str:
     # 0 says that this round has no such thing
     shown = {k: v for k, v in facts.items() if v}
     return _facts({_LABELS.get(k, k.replace("_", " ")): v for k, v in shown.items()})
+
+
+def _range(values: Sequence[float]) -> str:
+    """The least and the largest of some numbers, once where they are the same."""
+    ends = dict.fromkeys((f"{min(values):.6g}", f"{max(values):.6g}"))
+    return " to ".join(ends)
 
 
 def _weights(session: Session, u1: Survivors | None) -> str:
