@@ -15,7 +15,7 @@ from topk_secagg import errors
 from topk_secagg.brief import laid_out, shown
 
 FUNCTIONS = [name for name in ts.__all__ if inspect.isfunction(getattr(ts, name))]
-MOST_LINES = 17
+MOST_LINES = 18
 WIDEST = 120
 
 
