@@ -45,6 +45,7 @@ from ..storage.basis import of_round
 from ..storage.session import Session
 from ..storage.survivors import Survivors
 from ..storage.workspace import Workspace
+from . import barrier
 from .access import Decoding, check_pins, taking_part
 from .arguments import AnyPath, AnyRound, optional_path
 from .costs import check_affordable
@@ -215,9 +216,12 @@ def _decoded(
     p = space.session.parameters
     users = [n for n in space.present("elimination") if n in survivors.rows]
     with ExitStack() as files:
-        attempts = for_each(
-            users, lambda n: files.enter_context(opened_answer(space, n, survivors, verify=verify))
-        )
+
+        def open_answer(n: int) -> AnswerFile:
+            with barrier.around(space.answer_path(n)):
+                return files.enter_context(opened_answer(space, n, survivors, verify=verify))
+
+        attempts = for_each(users, open_answer)
         answers = attempts.every_report() if strict else attempts.reports
         _check_enough(p, survivors, answers)
         every = verify or strict or s.recipients is not None

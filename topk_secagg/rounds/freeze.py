@@ -26,7 +26,7 @@ from ..storage.keys import Identity
 from ..storage.ledger import Ledger
 from ..storage.masked import MaskedFile
 from ..storage.workspace import Workspace
-from . import spend
+from . import barrier, spend
 from .access import Access, Step, admitted, check_pins, taking_part
 from .arguments import AnyRound, user_list
 from .each import for_each
@@ -193,7 +193,8 @@ def chosen_masked(
             raise InputMissing(
                 f"{space.masked_path(n)} is not there", f"user {n} has not masked; leave it out"
             )
-        return masked_file.read(space.session, space.masked_path(n), n)
+        with barrier.around(space.masked_path(n)):
+            return masked_file.read(space.session, space.masked_path(n), n)
 
     attempts = for_each(list(space.present("masked")) if only is None else sorted(set(only)), read)
     files = attempts.reports if only is None else attempts.every_report()

@@ -36,7 +36,7 @@ from ..storage.secret import StoredSecret
 from ..storage.session import Session
 from ..storage.share import SharesOfUser
 from ..storage.workspace import Workspace
-from . import bases, outcome, series, spend
+from . import barrier, bases, outcome, series, spend
 from .access import Step, admitted, hint_of_secrets, other_folder, taking_part
 from .arguments import (
     SELECTIONS,
@@ -340,7 +340,7 @@ def _opened(space: Workspace, user: int, opener: Identity | None) -> _Shares:
     bad = {}
     for m in space.users():
         try:
-            with shares.opened(m) as share:
+            with barrier.around(space.share_path(user, m)), shares.opened(m) as share:
                 share.check_all()
                 held[m] = None
         except InputMissing:

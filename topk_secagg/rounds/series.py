@@ -23,6 +23,7 @@ from ..storage.ledger import Ledger, Previous
 from ..storage.session import Session
 from ..storage.share import HeldKeys, SharesOfUser
 from ..storage.workspace import Workspace
+from . import barrier
 from .outcome import Earlier, Evidence, earlier, is_over
 
 MOST_AT_ONCE = 100  # generations; a longer way needs the user's word
@@ -272,7 +273,8 @@ def enter(
             missing.append(m)
         elif m in wanted:
             try:
-                chain = chain.entered(m, *_compared(root, user, dealer=m, identity=identity))
+                with barrier.around(root.share_path(user, m)):
+                    chain = chain.entered(m, *_compared(root, user, dealer=m, identity=identity))
             except InputMissing:
                 missing.append(m)
             except BadData as error:
