@@ -45,7 +45,8 @@ from played import (
     rewrite,
 )
 
-from topk_secagg.storage import masked, survivors
+from topk_secagg.rounds.frozen import rows_of
+from topk_secagg.storage import inputs, masked, survivors
 from topk_secagg.storage.documents import digest
 from topk_secagg.storage.keys import Identity, read_identity
 from topk_secagg.storage.workspace import Workspace
@@ -68,18 +69,16 @@ def _recipe(name: str, users: int, survivors: int, colluders: int, **others: Any
     )  # fmt: skip
 
 
-_MOMENTS = {"construction": "moments", "picks": 1, "top_k": 2, "length": 9}
 _SKETCH = {"construction": "sketch", "picks": 1, "top_k": 2, "length": 9}
 RECIPES = (
     _recipe("two of seven", 7, 3, 2),  # D = 1: five answers must agree, of six or seven
-    _recipe("two of seven, moments", 7, 3, 2, **_MOMENTS),
-    _recipe("one of five", 5, 3, 1, **_MOMENTS),  # D = 2
+    _recipe("two of seven, shares", 7, 3, 2, dealing="shares", **_SKETCH),
+    _recipe("one of five, shares", 5, 3, 1, dealing="shares", **_SKETCH),  # D = 2
     _recipe("one of four, confirmed", 4, 3, 1, confirm=True),
-    _recipe("two of eight, confirmed", 8, 6, 2, confirm=True, **_MOMENTS),
+    _recipe("two of eight, confirmed", 8, 6, 2, confirm=True, dealing="shares", **_SKETCH),
     _recipe("two of seven, keys", 7, 3, 2, **_SKETCH),
     _recipe("one of five, keys, confirmed", 5, 4, 1, confirm=True, **_SKETCH),
     _recipe("one of five, keys", 5, 3, 1, **_SKETCH),
-    _recipe("one of five, seeds", 5, 3, 1, dealing="seeds", **_SKETCH),
 )
 
 
@@ -90,6 +89,7 @@ class Member:
 
     user: int
     round: Round
+    home: Path
     pins: list[object]
     session: str
     earlier: Path | None = None  # its folder of the first round, in the second of a series
@@ -105,7 +105,7 @@ class Member:
 
     @property
     def private(self) -> Path:
-        return self.round.home(self.user) / self.session
+        return self.home / self.session
 
     @property
     def has_secret(self) -> bool:
@@ -116,19 +116,18 @@ class Member:
         words: list[object] = [step, self.folder]
         if step == "mask":
             words += ["--gradient", self.round.gradient(self.user)]
-            words += ["--residual", self.round.residual(self.user)]
+            words += ["--feedback"] * (self.earlier is None)  # the sum of a later one is predicted
+        words += ["--secrets", self.home]
         if step == "decode":
             return (*words, *self.pins, *more)
-        words += ["--user", self.user, "--secrets", self.round.home(self.user)]
-        if step not in ("settle", "status"):
-            words += ["--identity", self.round.identity(self.user)]
+        words += ["--user", self.user]
         if step == "offline" and self.earlier is not None:
             words += ["--from", self.earlier]
         return (*words, *self.pins, *more)
 
-    def residual_digest(self) -> str | None:
-        path = self.round.residual(self.user)
-        return attributes(path)["sha256"] if path.exists() else None
+    @property
+    def residual(self) -> Path:
+        return self.private / f"user-{self.user:02}.residual.h5"
 
 
 class Store:
@@ -222,17 +221,15 @@ class Store:
             if len(files.keys() - {left_out}) < self.base.recipe.survivors:
                 continue
             fewer = {n: x for n, x in files.items() if n != left_out}
-            for n, identity in self.keys.items():
-                rows = survivors.rows_of(fewer)
-                yield survivors.content(session, rows, n, identity)
-                # answers in `sketch` rest on what is said here: other symbols, or another list
-                wrong = (
-                    {"sharing": "ab" * 32} if self.source.random() < 0.5 else {"dealt": "cd" * 32}
-                )
+            rows = rows_of(fewer)
+            # answers in `sketch` rest on what is said here: other symbols, or another list
+            wrong = {"sharing": "ab" * 32} if self.source.random() < 0.5 else {"dealt": "cd" * 32}
+            at = self.source.randrange(len(rows))
+            lied = (*rows[:at], replace(rows[at], **wrong), *rows[at + 1 :])
+            for identity in self.keys.values():
+                yield survivors.content(session, rows, identity)
                 if session.family is not None:
-                    at = self.source.randrange(len(rows))
-                    lied = [*rows[:at], replace(rows[at], **wrong), *rows[at + 1 :]]
-                    yield survivors.content(session, lied, n, identity)
+                    yield survivors.content(session, lied, identity)
 
 
 class StoreDrill:
@@ -250,6 +247,7 @@ class StoreDrill:
         self.colluders = sorted(self.source.sample(possible, self.recipe.colluders))
         self.keys = {n: read_identity(base.identity(n)) for n in self.colluders}
         self.folder = folder
+        self.first = base
         session = Workspace(base.folder).session
         self.begin(base, ["--session", session.id, "--recipients", base.recipients])
 
@@ -265,6 +263,7 @@ class StoreDrill:
             self.members[n] = Member(
                 n,
                 own,
+                self.first.home(n),
                 pins,
                 session=self.store.space.session.id,
                 earlier=machine / "round" if later else None,
@@ -316,11 +315,17 @@ class StoreDrill:
                 raise Violation(f"the ledger of user {member.user} forgets what it {line}")
         if ledger.get("shared") and not ledger["forgotten"] and not member.has_secret:
             raise Violation(f"the secret of user {member.user} is gone")
-        kept = ledger.get("residual")
-        if kept and member.residual_digest() not in (kept["before"], kept["after"]):
-            raise Violation(
-                f"the residual of user {member.user} is neither the old nor the new one"
-            )
+        self.check_residual(member)
+
+    def check_residual(self, member: Member) -> None:
+        """What was not sent is there, unchanged, until it is known that nobody takes it."""
+        digest = member.ledger.get("residual")
+        if digest is None or (member.ledger["forgotten"] and not member.residual.exists()):
+            return
+        key = (member.home / "input.key").read_bytes()
+        there = member.residual.exists() and attributes(member.residual)["sha256"]
+        if not there or inputs.residual_digest(key, there) != digest:
+            raise Violation(f"the residual of user {member.user} is not the one that was kept")
 
     def run(self) -> None:
         """The round, and where shares are keys the next one of the series."""
@@ -353,7 +358,10 @@ class StoreDrill:
         content = self.store.sent.get("survivors.json", b"")
         if not sets or {digest(content)} != sets:
             return {}
-        return survivors.parse(Path("survivors.json"), content)[0].digests
+        return {
+            n: row.sha256
+            for n, row in survivors.parse(Path("survivors.json"), content)[0].rows.items()
+        }
 
     def check_nothing_lost(self) -> None:
         """Who is in the agreed set has answered or still can; its residual is the new one, or it
@@ -367,9 +375,7 @@ class StoreDrill:
                 continue
             if ledger["answered"] is None and not member.has_secret:
                 raise Violation(f"user {n} lost its secret before it answered")
-            kept = ledger["residual"]
-            staged = any(member.private.glob("*.residual.h5"))
-            if member.residual_digest() != kept["after"] and not staged:
+            if not member.residual.exists():
                 raise Violation(f"user {n} lost its residual")
 
     # --- decoding -------------------------------------------------------------------------------
@@ -404,7 +410,7 @@ class StoreDrill:
         (decoder.folder / "elimination").mkdir()
         for n in present:
             (decoder.folder / f"elimination/user-{n:02}.h5").write_bytes(answers[n])
-        blocks = self.lie(decoder.folder, liars, shown)
+        self.lie(decoder.folder, liars, shown)
         command: Command = ("decode", decoder.folder, *self.pins, *["--strict"] * strict, "--json")
         result = judged(*command)
         self.say("decoder", command, result)
@@ -415,7 +421,9 @@ class StoreDrill:
         found = result.json
         named = found["corrected"]
         agreeing = len(found["answering"]) - len(named)
-        if agreeing >= blocks + 2 * self.recipe.colluders and not set(named) <= set(liars):
+        if agreeing >= self.recipe.survivors + self.recipe.colluders and not set(named) <= set(
+            liars
+        ):
             raise Violation(f"decode names {named}, and {liars} lie")
         if not set(named) <= set(liars):
             raise Violation(f"decode accepts a correction of {named} by {agreeing} that agree")
@@ -427,15 +435,12 @@ class StoreDrill:
                 said = f"it excludes {found['liars_excluded']} liars of {liars}"
                 raise Violation(f"decode gives a wrong sum and says that {said}") from error
 
-    def lie(self, folder: Path, liars: list[int], shown: list[int]) -> int:
-        """Move the liars' answers to another polynomial, through D+T-1 of the honest answers; D is
-        returned."""
+    def lie(self, folder: Path, liars: list[int], shown: list[int]) -> None:
+        """Move the liars' answers to another polynomial, through D+T-1 of the honest answers."""
         session = self.store.space.session
         q = session.parameters.field
         alpha = session.points.alpha
-        path = next((folder / "elimination").glob("*.h5"), None)
-        blocks = int(attributes(path)["blocks"]) if path else 1
-        through = shown[: blocks + self.recipe.colluders - 1]
+        through = shown[: self.recipe.survivors - 1]
         noise = random.Random(self.source.random())
 
         def move(n: int) -> None:
@@ -455,7 +460,6 @@ class StoreDrill:
         seed = noise.random()
         for n in liars:
             move(n)
-        return blocks
 
 
 def run_rounds(

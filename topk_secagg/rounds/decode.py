@@ -180,6 +180,11 @@ def _digest_of_sum(space: Workspace) -> str:
         return str(artifact.attributes["sha256"])
 
 
+_CORRUPT = (
+    "a user sent what no honest user sends, or a file is not what was sent: start a new round"
+)
+
+
 @contextmanager
 def _failing(space: Workspace, survivors: Survivors, *, strict: bool) -> Iterator[None]:
     """If there are answers enough, and they give no sum, then this round has failed.
@@ -189,8 +194,9 @@ def _failing(space: Workspace, survivors: Survivors, *, strict: bool) -> Iterato
     try:
         yield
     except BadData as error:
+        error = error if error.hint else error.but(hint=_CORRUPT)
         if strict:
-            raise
+            raise error from None
         _remember(space, survivors, decoded_file.FAILED, None)
         raise error.but(hint=f"{error.hint}; {PUBLISHED}") from error
 
