@@ -23,7 +23,7 @@ from topk_secagg.storage.hdf5_writer import Shapes, new_file
 NAMES = st.text("abcdefghijklmnopqrstuvwxyz_", min_size=1, max_size=20)
 SHAPES = st.lists(st.integers(0, 40), min_size=1, max_size=3).map(tuple)
 VALUES = st.integers(0, 2**64 - 1) | st.text("0123456789abcdef -.", min_size=1, max_size=128)
-TYPES = ["|u1", "<u2", "<u4", "<u8", "<f8"]
+TYPES = ["|u1", "<u2", "<u4", "<u8", "<i4", "<f8"]
 ARCHIVE = ROOT / "fixtures" / "archive" / "v1"
 
 
