@@ -375,7 +375,7 @@ class StoreDrill:
                 continue
             if ledger["answered"] is None and not member.has_secret:
                 raise Violation(f"user {n} lost its secret before it answered")
-            if not member.residual.exists():
+            if ledger["residual"] and not member.residual.exists():
                 raise Violation(f"user {n} lost its residual")
 
     # --- decoding -------------------------------------------------------------------------------
