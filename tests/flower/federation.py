@@ -23,6 +23,7 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 from flwr.supercore.task_identity import TaskIdentity
 
 from topk_secagg.flower import TopKSecAgg, topk_secagg_mod
+from topk_secagg.flower.exchange import Courier
 from topk_secagg.flower.node import Node
 from topk_secagg.flower.parcels import MASK, RECORD, STEP
 from topk_secagg.rounds.feedback import carried
@@ -204,10 +205,13 @@ class Lab:
         self.strategy = TopKSecAgg(
             inner, survivors=survivors, colluders=colluders, **defaults | options
         )
+        self.strategy._courier = Courier(self.grid)  # as `start` does
 
     def train(self, rounds: int = 1) -> Arrays:
         """The model after so many rounds."""
-        self.result = self.strategy.start(self.grid, record_of(self.model), num_rounds=rounds)
+        self.result = self.strategy.start(
+            self.grid, record_of(self.model), num_rounds=rounds, timeout=0.1
+        )
         arrays = self.result.arrays or record_of(self.model)
         return {name: array.numpy() for name, array in arrays.items()}
 
@@ -281,18 +285,16 @@ class Lab:
             if name in before and "running" not in name and after[name].dtype.kind == "f"
         }
         self.updates.setdefault(number, {})[user] = update
-        residual = residual_of(context)  # which has the weight in it
-        self.residuals.setdefault(number, {})[user] = (
-            None if residual is None else residual / self.weight(user)
-        )
+        self.residuals.setdefault(number, {})[user] = residual_of(context)
 
 
 def residual_of(context: Context) -> Any:
-    """What is added to the update of a node in its latest round, as error feedback has kept it."""
+    """What error feedback has kept for the latest round of a node; the weight is in it."""
     node = Node(context)
-    space = node.latest()
-    if space is None or not node.feedback:
+    if not node.feedback:
         return None
+    training = max(node.trainings(), key=lambda each: each.last_used)
+    space = training.latest()
     user = node.user_in(space.session)
     ledger = Ledger.read(space.ledger_path(user), space.session.id, user)
     return carried(space, ledger, space.session.layout.length).value

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 import topk_secagg as ts
 from topk_secagg.flower import arrays as a
@@ -17,36 +17,66 @@ MODEL = {
     "flags": np.array([True, False]),
 }
 MODEL = {name: np.asarray(array) for name, array in MODEL.items()}
-TRAINED = ["conv.weight", "scale"]
+MASKED = ["conv.weight", "scale", "norm.running_mean", "norm.running_var"]
 
 
-def test_buffers_of_batch_norm_and_integers_are_in_the_clear_and_nothing_else():
-    assert [name for name in MODEL if name not in a.buffers(MODEL)] == TRAINED
-    assert [slot.name for slot in a.layout_of(MODEL).slots] == TRAINED
+def test_integers_are_in_the_clear_and_nothing_else():
+    assert [name for name in MODEL if name not in a.clear_of(MODEL)] == MASKED
+    assert [slot.name for slot in a.layout_of(MODEL).slots] == MASKED
     assert {slot.dtype for slot in a.layout_of(MODEL).slots} == {"float64"}
+
+
+def test_statistics_of_batch_norm_are_known_by_their_names():
+    assert a.statistics(MODEL) == ["*running_mean", "*running_var"]
+    assert a.statistics({"conv.weight": MODEL["conv.weight"]}) == []
 
 
 def test_a_difference_has_what_is_trained_in_float64():
     after = {name: (array + 1).astype(array.dtype) for name, array in MODEL.items()}
     update = a.difference(MODEL, after)
-    assert list(update) == TRAINED
+    assert list(update) == MASKED
     assert all(part.dtype == np.float64 and (part == 1).all() for part in update.values())
     moved = a.moved(MODEL, update)
     for name, array in moved.items():
         assert array.dtype == MODEL[name].dtype
-        np.testing.assert_array_equal(array, after[name] if name in TRAINED else MODEL[name])
+        np.testing.assert_array_equal(array, after[name] if name in MASKED else MODEL[name])
 
 
-def test_the_mean_is_by_weight_and_integers_are_rounded():
+def test_one_part_alone_does_not_move_the_middle_far():
     parts = [
-        {"x": np.array([1.0], np.float32), "n": np.array([1, 10]), "b": np.array([True])},
-        {"x": np.array([4.0], np.float32), "n": np.array([2, 20]), "b": np.array([False])},
+        {"n": np.array([1, 10]), "b": np.array([True])},
+        {"n": np.array([2, 20]), "b": np.array([False])},
+        {"n": np.array([2**62, -(2**62)]), "b": np.array([True])},
     ]
-    mean = a.mean(parts, [1.0, 2.0])
-    assert mean["x"] == pytest.approx([3.0])
-    assert mean["n"].tolist() == [2, 17]
-    assert mean["b"].tolist() == [False]
-    assert [mean[name].dtype for name in mean] == [parts[0][name].dtype for name in mean]
+    middle = a.middle(parts)
+    assert middle["n"].tolist() == [2, 10]
+    assert middle["b"].tolist() == [True]
+    assert a.middle(parts[:2])["n"].tolist() == [1, 10]
+
+
+def test_what_nodes_train_from_is_every_byte_of_it():
+    def text(value=1.0, shape=(2,), **config):
+        arrays = {"x": np.full(shape, value, np.float32)}
+        return a.context_of(RecordDict({"a": a.record_of(arrays), "c": ConfigRecord(config)}), "on")
+
+    same = text(rate=0.5)
+    assert same == text(rate=0.5)
+    others = [
+        text(2.0, rate=0.5),
+        text(shape=(1, 2), rate=0.5),
+        text(rate=0.25),
+        text(),
+        text(rate="0.5"),
+    ]
+    assert len({same, *others}) == 6
+
+
+def test_arrays_that_say_to_be_large_are_not_parsed():
+    huge = Array("int64", (3,), "numpy.ndarray", bytes(10_000))
+    with pytest.raises(ts.BadData, match="too large"):
+        a.check_sizes(ArrayRecord({"n": huge}), {"n": np.zeros(3, np.int64)})
+    with pytest.raises(ts.BadData, match="is not one of the model's"):
+        a.check_sizes(ArrayRecord({"m": huge}), {"n": np.zeros(3, np.int64)})
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from federation import Lab, files_of, random_update, record_of
-from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from federation import Lab, files_of, random_update, record_of, step_of
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 import topk_secagg as ts
-from topk_secagg.flower import parcels, server
+from topk_secagg.flower import client, parcels
+from topk_secagg.flower import node as node_module
+from topk_secagg.flower.rounds import ServedRound
 from topk_secagg.rounds import eliminate as eliminate_step
 from topk_secagg.rounds.freeze import chosen_masked
 from topk_secagg.rounds.frozen import rows_of
@@ -60,15 +62,15 @@ def masked(training: Lab, rounds: int = 1) -> Workspace:
 
 
 def agree(training: Lab) -> None:
-    """The step after `masked`: survivors, signed and confirmed."""
+    """The step after `masked`: survivors, proposed and confirmed."""
     strategy = training.strategy
-    server._agree(strategy._exchange, strategy._series, strategy._round)
+    strategy._agree(strategy._exchange, strategy._series, strategy._round)
 
 
 def ask_for_answers(training: Lab) -> None:
     """The step after `agree`: Y of every survivor."""
     strategy = training.strategy
-    server._ask_for_answers(strategy._exchange, strategy._series, strategy._round)
+    strategy._ask_for_answers(strategy._exchange, strategy._series, strategy._round)
 
 
 def session_words(space: Workspace) -> dict[str, str]:
@@ -80,7 +82,7 @@ def mask_message(space_or_content) -> dict[str, bytes]:
     return {"session.json": content}
 
 
-WEIGHTED = {"weighted-by": "num-examples"}
+WORDS = {"feedback": "True"}
 
 
 def changed(space: Workspace, **changes) -> bytes:
@@ -134,7 +136,7 @@ def test_only_files_that_a_step_knows_are_stored(lab, name):
     training = lab()
     space = masked(training)
     before = sorted(training.place.rglob("*"))
-    reply = ask(training, 2, "collect", session_words(space), {name: b"x"})
+    reply = ask(training, 2, "answer", session_words(space), {name: b"x"})
     assert reply.has_error()
     assert "does not belong there" in str(reply.error.reason)
     assert sorted(training.place.rglob("*")) == before
@@ -143,16 +145,18 @@ def test_only_files_that_a_step_knows_are_stored(lab, name):
 def test_a_file_that_is_too_large_is_not_stored(lab):
     training = lab()
     space = masked(training)
-    files = {"shares/user-02/from-01.h5.age": bytes(1 << 20)}
-    assert_refused(ask(training, 2, "collect", session_words(space), files), "too large")
+    files = {"confirmed/user-01.json": bytes(1 << 25)}
+    assert_refused(ask(training, 2, "answer", session_words(space), files), "too large")
 
 
 def test_a_file_never_changes(lab):
     training = lab()
     space = masked(training)
-    files = {"shares/user-02/from-01.h5.age": b"other"}
-    reply = ask(training, 2, "collect", session_words(space), files)
-    assert_refused(reply, "another shares/user-02/from-01.h5.age than an earlier one")
+    agree(training)
+    ask_for_answers(training)
+    files = {"confirmed/user-01.json": b"other"}
+    reply = ask(training, 2, "answer", session_words(space), files)
+    assert_refused(reply, "another confirmed/user-01.json than an earlier one")
 
 
 # sessions
@@ -172,7 +176,7 @@ def test_a_session_without_seals_or_confirmations_is_refused(lab, changes, words
     training = lab()
     space = masked(training)
     files = mask_message(changed(space, **changes))
-    assert_refused(ask(training, 2, step, WEIGHTED, files, training.arrays), words)
+    assert_refused(ask(training, 2, step, WORDS, files, training.arrays), words)
 
 
 def with_key_of_server(space: Workspace, user: int, keys: Identity):
@@ -187,7 +191,7 @@ def test_after_the_first_round_users_keep_their_keys(lab):
     recipients = with_key_of_server(space, 4, Identity.drawn("0" * 64))
     following = replace(space.session.series, generation=2)
     files = mask_message(changed(space, recipients=recipients, series=following))
-    reply = ask(training, 2, "mask", WEIGHTED, files, training.arrays)
+    reply = ask(training, 2, "mask", WORDS, files, training.arrays)
     assert_refused(reply, "other users, keys, parameters or another model")
 
 
@@ -196,7 +200,7 @@ def test_after_the_first_round_there_is_no_other_series(lab):
     space = masked(training)
     for step in ("deal", "mask"):
         files = mask_message(changed(space))
-        reply = ask(training, 2, step, WEIGHTED, files, training.arrays)
+        reply = ask(training, 2, step, WORDS, files, training.arrays)
         assert_refused(reply, "and this node takes part in series")
 
 
@@ -206,7 +210,7 @@ def test_parameters_stay_as_they_were(lab):
     p = space.session.parameters
     following = replace(space.session.series, generation=2)
     files = mask_message(changed(space, parameters=p.changed(top_k=p.top_k + 16), series=following))
-    reply = ask(training, 2, "mask", WEIGHTED, files, training.arrays)
+    reply = ask(training, 2, "mask", WORDS, files, training.arrays)
     assert_refused(reply, "other users, keys, parameters or another model")
 
 
@@ -215,7 +219,7 @@ def known(training: Lab, users) -> str:
     path = training.place / "known.txt"
     lines = []
     for number, user in enumerate(users, start=1):
-        ask(training, user, "join")
+        ask(training, user, "join", {"challenge": "0" * 64})
         lines.append(identity_of(training, user).public(number).line())
     path.write_text("# all of us\n" + "\n".join(lines) + "\n")
     return str(path)
@@ -235,7 +239,8 @@ def test_keys_that_are_not_in_the_list_are_refused(lab):
     path = known(training, (1, 2, 3, 4))
     for user in (1, 2):
         training.grid.config(user)["topk-secagg-recipients"] = path
-    training.train(rounds=1)
+    with pytest.raises(ts.TooFewSurvivors, match="none of 1 round gave a sum: 3 users dealt keys"):
+        training.train(rounds=1)
     words = "keys for user 5 that are not in this node's list of recipients"
     assert [words in reason for reason in training.reasons()] == [True, True]
 
@@ -244,7 +249,7 @@ def test_a_server_with_a_list_takes_only_nodes_with_these_keys(lab, caplog):
     training = lab(survivors=3)
     training.strategy.recipients = Path(known(training, (1, 2, 4, 5)))
     training.train(rounds=1)
-    assert "node 1021 has keys that are unknown" in caplog.text
+    assert "node 1021 drops out at the step deal: this node's keys are not in" in caplog.text
     assert len(Workspace(training.rounds()[0]).session.recipients) == 4
 
 
@@ -266,11 +271,143 @@ def test_a_node_may_ask_for_more_survivors_or_colluders(lab, key, words):
 def test_who_is_not_in_the_session_does_not_take_part(lab):
     training = lab()
     space = masked(training)
-    ask(training, 5, "join")
+    ask(training, 5, "join", {"challenge": "0" * 64})
     training.grid.identity(5).unlink()
-    (training.grid.folder(5) / "run-7" / "state.json").unlink()
+    (state,) = training.grid.folder(5).glob("training-*/state.json")
+    state.unlink()
     reply = ask(training, 5, "deal", (), mask_message(space))
     assert_refused(reply, "this node's keys are not in the session")
+
+
+# who decides what is fresh
+
+
+def restarted(training: Lab, user: int, **changes: int) -> int:
+    """A node under another number, as a SuperLink may give it one; its folder stays."""
+    old = training.grid.contexts.pop(training.grid.node(user))
+    new = training.grid.node(user) + 7 * 100
+    training.grid.contexts[new] = Context(
+        run_id=changes.get("run_id", old.run_id),
+        node_id=new,
+        node_config=old.node_config,
+        state=RecordDict(),
+        run_config={},
+    )
+    return new
+
+
+def test_a_node_that_was_restarted_is_readmitted_by_its_keys(lab, caplog):
+    training = lab()
+    end_round = training.strategy.aggregate_train
+
+    def then_restart(number, replies):
+        result = end_round(number, replies)
+        if number == 1:
+            restarted(training, 3)
+        return result
+
+    training.strategy.aggregate_train = then_restart
+    training.train(rounds=3)
+    assert "user 3 is back, as node 1721" in caplog.text
+    for folder in training.rounds():
+        assert ts.decode(folder).survivors == [1, 2, 3, 4, 5]
+
+
+def test_a_new_number_gives_a_node_no_empty_ledger(lab):
+    training, space, _, without_1, _ = two_sets(lab)
+    node = restarted(training, 2)
+    training.grid.contexts[training.grid.node(2)] = training.grid.contexts[node]
+    files = {"survivors.json": without_1}
+    assert_refused(ask(training, 2, "confirm", session_words(space), files), "other survivors")
+
+
+def test_a_new_run_brings_no_users_that_the_server_made_up(lab):
+    training = lab()
+    space = masked(training)
+    training.grid.contexts[training.grid.node(2)].run_id = 8
+    recipients = with_key_of_server(space, 4, Identity.drawn("0" * 64))
+    reply = ask(training, 2, "deal", (), mask_message(changed(space, recipients=recipients)))
+    assert_refused(reply, "another training, which has not ended")
+
+
+def test_without_the_rule_it_would(lab, monkeypatch):
+    """The twin."""
+    training = lab()
+    space = masked(training)
+    training.grid.contexts[training.grid.node(2)].run_id = 8
+    recipients = with_key_of_server(space, 4, Identity.drawn("0" * 64))
+    monkeypatch.setattr(node_module, "_check_same_users", lambda *_: None)
+    reply = ask(training, 2, "deal", (), mask_message(changed(space, recipients=recipients)))
+    assert not reply.has_error()
+
+
+def test_a_run_that_was_stopped_may_be_started_again(lab):
+    training = lab()
+    masked(training)
+    for context in training.grid.contexts.values():
+        context.run_id = 8
+    training.update = lambda user, number, arrays: random_update(user, number + 1, arrays)
+    training.train(rounds=1)
+    assert training.reasons() == []
+
+
+# who decides what is asked
+
+
+def test_nodes_that_are_sent_something_else_drop_out(lab):
+    """A crafted model for one node, whose update the others would not hide."""
+    training = lab()
+
+    def meddle(message):
+        if step_of(message) == "mask" and training.grid.user(message.metadata.dst_node_id) == 2:
+            message.content["arrays"] = record_of(random_update(9, 9, training.model))
+        return message
+
+    training.grid.meddle = meddle
+    training.train(rounds=1)
+    assert ["is not what the session names" in reason for reason in training.reasons()] == [True]
+    assert ts.decode(training.rounds()[0]).survivors == [1, 3, 4, 5]
+    assert 2 not in training.updates[1]  # it was not even trained
+
+
+def test_without_the_rule_a_crafted_model_is_trained(lab, monkeypatch):
+    """The twin."""
+    training = lab()
+    monkeypatch.setattr(client, "_agreed_context", lambda space, _: space.root / "nothing")
+    monkeypatch.setattr("topk_secagg.rounds.mask._check_context", lambda *_: None)
+
+    def meddle(message):
+        if step_of(message) == "mask" and training.grid.user(message.metadata.dst_node_id) == 2:
+            message.content["config"]["lr"] = 100.0
+        return message
+
+    training.grid.meddle = meddle
+    training.train(rounds=1)
+    assert ts.decode(training.rounds()[0]).survivors == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("missing", ["context", "weight_name"])
+def test_a_session_that_does_not_say_what_is_asked_is_refused(lab, missing):
+    training = lab()
+    space = masked(training)
+    reply = ask(training, 2, "deal", (), mask_message(changed(space, **{missing: None})))
+    assert_refused(reply, "does not say what its users train from, or how they are weighted")
+
+
+def test_a_strategy_that_asks_nodes_for_different_things_is_refused(lab):
+    training = lab()
+    inner = training.strategy.strategy
+    configure = inner.configure_train
+
+    def configure_train(*arguments):
+        messages = list(configure(*arguments))
+        config = ConfigRecord({"server-round": 1, "lr": 3.0})
+        messages[0].content = RecordDict({**messages[0].content, "config": config})
+        return messages
+
+    inner.configure_train = configure_train
+    with pytest.raises(ts.UsageError, match="different arrays or configurations"):
+        training.train(rounds=1)
 
 
 # models
@@ -304,7 +441,8 @@ def test_what_came_as_integers_and_was_trained_does_not_leave_in_the_clear(lab):
         return random_update(user, number, floats)
 
     training = lab(model=model, update=update)
-    training.train(rounds=1)
+    with pytest.raises(ts.TooFewSurvivors, match="no user has masked"):
+        training.train(rounds=1)
     words = "array 'b' had type int64, and comes back as float32"
     assert [words in reason for reason in training.reasons()] == [True] * 5
     for _, _, reply in training.grid.seen:
@@ -344,7 +482,8 @@ def test_an_update_that_is_none_is_a_drop_out(lab, update, words):
     ("weight", "words"),
     [
         (101, "a weight of 101, and this round takes weights above 0 up to 100"),
-        (0, "a weight of 0, and this round takes weights above 0 up to 100"),
+        (0, "the app returns 0 as 'num-examples'"),
+        (-1, "a weight of -1, and this round takes weights above 0 up to 100"),
         (float("nan"), "a weight of nan"),
         ([1, 2], "no number 'num-examples' among its metrics"),
     ],
@@ -364,7 +503,7 @@ def test_old_rounds_stay_over(lab):
     masked(training, rounds=3)
     first, second, third = (Workspace(folder) for folder in training.rounds())
     for old in (first, second):
-        reply = ask(training, 2, "mask", WEIGHTED, mask_message(old), training.arrays)
+        reply = ask(training, 2, "mask", WORDS, mask_message(old), training.arrays)
         assert reply.has_error()
         assert any(
             words in str(reply.error.reason)
@@ -375,7 +514,7 @@ def test_old_rounds_stay_over(lab):
                 "takes part in series",
             )
         )
-        for step in ("confirm", "answer", "collect"):
+        for step in ("confirm", "answer"):
             files = {"survivors.json": old.survivors_path.read_bytes()}
             reply = ask(training, 2, step, session_words(old), files)
             assert_refused(reply, "is not this node's latest one")
@@ -389,27 +528,29 @@ def test_a_node_masks_once_in_a_round(lab):
     training = lab()
     space = masked(training)
     other = {name: array + np.float32(1) for name, array in training.arrays.items()}
-    reply = ask(training, 2, "mask", WEIGHTED, mask_message(space), other)
+    reply = ask(training, 2, "mask", WORDS, mask_message(space), other)
     assert_refused(reply, "user 2 has masked in this round already")
 
 
-def test_a_node_answers_once_in_a_round(lab):
+def test_a_second_question_gets_the_same_bytes(lab):
     training = lab()
     space = masked(training)
     agree(training)
     ask_for_answers(training)
     files = training.strategy._round.agreed()
-    reply = ask(training, 2, "answer", session_words(space), files)
-    assert_refused(reply, "user 2 has answered in this round already")
+    survivors = {"survivors.json": files["survivors.json"]}
+    confirmed = ask(training, 2, "confirm", session_words(space), survivors)
+    assert files_of(confirmed) == files_of(training.replies("confirm", 2)[0])
+    answered = ask(training, 2, "answer", session_words(space), files)
+    assert files_of(answered) == files_of(training.replies("answer", 2)[0])
 
 
 def test_a_training_that_has_ended_stays_ended(lab):
     training = lab()
     training.train(rounds=1)
     space = Workspace(training.rounds()[0])
-    for content in (space.session_content, changed(space)):
-        reply = ask(training, 2, "deal", (), mask_message(content))
-        assert_refused(reply, "has ended the training of this run")
+    reply = ask(training, 2, "deal", (), mask_message(space))
+    assert_refused(reply, "has ended that training")
 
 
 # survivors
@@ -561,7 +702,7 @@ def test_a_node_cannot_have_trained_arrays_averaged_in_the_clear(lab, caplog):
 
     training.grid.ask = telling
     training.train(rounds=1)
-    assert "its buffers are not those of the model" in caplog.text
+    assert "is not one of the model's, or is too large" in caplog.text
     assert ts.decode(training.rounds()[0]).survivors == [1, 3, 4, 5]
 
 
@@ -578,5 +719,73 @@ def test_metrics_are_averaged_by_the_weights_in_x(lab):
 
     training.grid.ask = lying
     training.train(rounds=1)
-    assert training.result.train_metrics_clientapp[1] == {"loss": pytest.approx(1.0)}
+    assert training.result.train_metrics_clientapp[1]["loss"] == pytest.approx(1.0)
     assert ts.decode(training.rounds()[0]).survivors == [1, 2, 3, 4, 5]
+
+
+class Broken(Exception):
+    """What no parser of ours is known to raise."""
+
+
+@pytest.mark.parametrize("error", [Broken, MemoryError, OverflowError, RecursionError])
+@pytest.mark.parametrize("step", ["deal", "mask", "confirm", "answer"])
+def test_whatever_a_reply_makes_a_parser_raise_drops_one_node(
+    lab, monkeypatch, step, error, caplog
+):
+    training = lab()
+    store = ServedRound.store
+
+    def parsing(this, at, user, parcel):
+        if at == step and user == 2:
+            raise error("from a parser")
+        store(this, at, user, parcel)
+
+    monkeypatch.setattr(ServedRound, "store", parsing)
+    training.train(rounds=1)
+    assert (
+        f"drops out at the step {step}: its reply cannot be read ({error.__name__})" in caplog.text
+    )
+    survivors = [1, 3, 4, 5] if step in ("deal", "mask") else [1, 2, 3, 4, 5]
+    assert ts.decode(training.rounds()[0]).survivors == survivors
+
+
+@pytest.mark.parametrize("step", ["confirm", "answer"])
+def test_a_reply_is_compared_with_what_was_asked(lab, step, caplog):
+    """Another user's file, under its own name."""
+    training = lab()
+    ask_node = training.grid.ask
+    first = {}
+
+    def lying(message):
+        reply = ask_node(message)
+        if step_of(message) == step and not reply.has_error():
+            record = reply.content.config_records[parcels.RECORD]
+            (name,) = files_of(reply)
+            first.setdefault("data", record[name])
+            if training.grid.user(message.metadata.dst_node_id) == 2:
+                record[name] = first["data"]
+        return reply
+
+    training.grid.ask = lying
+    training.train(rounds=1)
+    assert f"user 2 (node 1014) drops out at the step {step}" in caplog.text
+    report = ts.decode(training.rounds()[0])
+    assert report.survivors == [1, 2, 3, 4, 5]
+    assert report.left_out == {}
+
+
+def test_one_metric_that_is_no_number_does_not_count(lab):
+    training = lab()
+    ask_node = training.grid.ask
+
+    def telling(message):
+        reply = ask_node(message)
+        if training.grid.user(message.metadata.dst_node_id) == 2 and "metrics" in reply.content:
+            reply.content["metrics"] = MetricRecord({"num-examples": 1, "loss": float("nan")})
+        return reply
+
+    training.grid.ask = telling
+    training.train(rounds=1)
+    weights = {user: training.weight(user) for user in (1, 3, 4, 5)}
+    mean = sum(user * weights[user] for user in weights) / sum(weights.values())
+    assert training.result.train_metrics_clientapp[1]["loss"] == pytest.approx(mean)

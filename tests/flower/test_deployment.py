@@ -156,8 +156,8 @@ def test_a_node_that_is_killed_before_it_answers_is_part_of_the_sum(tmp_path):
     assert accuracies[0] < 0.3 < accuracies[1] < 1
     assert accuracies[2] > accuracies[0]
     assert text.count("drops out at the step") == text.count("drops out at the step answer") == 1
-    assert f"the sum of {NODES} users, from {SURVIVORS} answers" in text
-    assert f"the sum of {SURVIVORS} users, from {SURVIVORS} answers" in text
+    assert f"round 1: {NODES} of {NODES} users, " in text
+    assert f"round 2: {SURVIVORS} of {NODES} users, " in text
 
     first = [np.load(folder / "trained-1.npz") for folder in folders]
     second = [np.load(folders[n] / "trained-2.npz") for n in range(NODES) if n != KILLED]

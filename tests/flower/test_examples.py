@@ -63,7 +63,7 @@ def test_digits_in_numpy_are_learnt(tmp_path):
     assert len(found) == 5, output
     assert found[0] < 0.3
     assert found[-1] > 0.8
-    assert output.count(f"the sum of {NODES} users, from {NODES} answers") == 4
+    assert output.count(f": {NODES} of {NODES} users, ") == 4
 
 
 def test_digits_with_pytorch_are_learnt(tmp_path):
@@ -73,4 +73,4 @@ def test_digits_with_pytorch_are_learnt(tmp_path):
     assert len(found) == 4, output
     assert found[0] < 0.3
     assert found[-1] > 0.8
-    assert output.count(f"the sum of {NODES} users, from {NODES} answers") == 3
+    assert output.count(f": {NODES} of {NODES} users, ") == 3

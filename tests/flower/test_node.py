@@ -22,11 +22,20 @@ def state_home(tmp_path, monkeypatch):
     return tmp_path / "state"
 
 
-def test_a_node_has_a_folder_of_its_own_below_the_users_state(state_home):
-    home = node().home
-    assert home == state_home / "topk-secagg" / "flower" / "node-42"
+@pytest.mark.parametrize(("run_id", "node_id"), [(3, 42), (4, 43)])
+def test_no_number_of_the_server_leads_to_a_folder(state_home, run_id, node_id):
+    context = Context(
+        run_id=run_id, node_id=node_id, node_config={}, state=RecordDict(), run_config={}
+    )
+    home = Node(context).home
+    assert home == state_home / "topk-secagg" / "flower" / "node"
     assert home.stat().st_mode & 0o777 == 0o700
-    assert node().run.name == "run-3"
+
+
+def test_in_a_simulation_every_partition_has_a_folder(state_home):
+    assert (
+        node(**{"partition-id": 7}).home == state_home / "topk-secagg" / "flower" / "partition-07"
+    )
 
 
 def test_without_the_variable_it_is_below_the_users_home(tmp_path, monkeypatch):
@@ -80,20 +89,58 @@ def test_a_configuration_that_makes_no_sense_is_refused(config, words):
         node(**config)
 
 
+def test_a_key_that_means_nothing_is_refused():
+    """A misspelt pin would be none."""
+    with pytest.raises(ts.UsageError, match="'topk-secagg-recipient', which means nothing"):
+        node(**{"topk-secagg-recipient": "/srv/list"})
+
+
+def test_an_identity_takes_part_only_with_its_folder(tmp_path):
+    """Its folder was lost, and with it what was spent; the identity was mounted from elsewhere."""
+    ts.keygen(4, tmp_path / "old")
+    path = tmp_path / "old" / "user-04.identity"
+    lost = {"topk-secagg-identity": str(path), "topk-secagg-folder": str(tmp_path / "new")}
+    with pytest.raises(ts.Refused, match="belongs to another folder of secrets"):
+        node(**lost).identity()
+    assert node(**{"topk-secagg-identity": str(path)}).secrets == tmp_path / "old"
+
+
+def test_without_the_check_it_would_begin_anew(tmp_path, monkeypatch):
+    """The twin."""
+    ts.keygen(4, tmp_path / "old")
+    path = tmp_path / "old" / "user-04.identity"
+    lost = {"topk-secagg-identity": str(path), "topk-secagg-folder": str(tmp_path / "new")}
+    monkeypatch.setattr("topk_secagg.flower.node.folder_file.check", lambda *_: None)
+    node(**lost).identity()
+
+
+def test_the_only_identity_in_a_folder_is_the_nodes(tmp_path):
+    public = ts.keygen(7, tmp_path / "secrets")
+    mine = node(**{"topk-secagg-folder": str(tmp_path)})
+    assert mine.identity().public(7) == public
+    ts.keygen(8, tmp_path / "secrets")
+    with pytest.raises(ts.UsageError, match="has 2 identities"):
+        mine.identity()
+
+
 def test_what_a_node_is_bound_to_outlasts_the_process():
-    assert node().state() == State()
-    node().record(series="a" * 64)
-    node().record(round="round-x")
-    assert node().state() == State(series="a" * 64, round="round-x")
+    training = node().training("a" * 64)
+    training.root.mkdir()
+    assert training.state() is None
+    training.write(State(run=3, round="round-x"))
+    training.record(bound=True)
+    assert node().training("a" * 64).state() == State(run=3, round="round-x", bound=True)
+    assert [each.series for each in node().trainings()] == ["a" * 64]
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", json.dumps({"other": 1}).encode()])
 def test_a_state_that_is_damaged_binds_all_the_same(content):
     """A node that forgot its series could be led into another one."""
-    mine = node()
-    (mine.run / "state.json").write_bytes(content)
+    training = node().training("a" * 64)
+    training.root.mkdir()
+    (training.root / "state.json").write_bytes(content)
     with pytest.raises(ts.BadData, match="is damaged"):
-        mine.state()
+        training.state()
 
 
 def test_the_numbers_in_a_list_of_keys_say_nothing(tmp_path):

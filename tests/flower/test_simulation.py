@@ -27,8 +27,7 @@ class Simulated:
         self.accuracy = json.loads((folder / "accuracy.json").read_text())
         self.updates = defaultdict(dict)
         self.residuals = defaultdict(dict)
-        homes = (folder / "state" / "topk-secagg" / "flower").glob("node-*")
-        nodes = sorted(int(home.name.removeprefix("node-")) for home in homes)
+        nodes = json.loads((folder / "nodes.json").read_text())
         self.users = {node: user for user, node in enumerate(nodes, start=1)}
         for path in (folder / "updates").glob("*.npz"):
             number, node = map(int, path.stem.split("-"))
@@ -94,6 +93,6 @@ def test_the_server_knows_the_weights_and_nobody_is_asked_for_more(simulated):
 
 def test_after_training_the_nodes_have_no_secrets(simulated):
     state = simulated.folder / "state" / "topk-secagg" / "flower"
-    assert len(list(state.glob("node-*"))) == NODES
-    assert all(home.stat().st_mode & 0o077 == 0 for home in state.glob("node-*"))
-    assert list(state.glob("node-*/secrets/*/*.h5")) == []
+    assert len(list(state.glob("partition-*"))) == NODES
+    assert all(home.stat().st_mode & 0o077 == 0 for home in state.glob("partition-*"))
+    assert list(state.glob("partition-*/secrets/*/*.h5")) == []

@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from logging import ERROR, INFO, WARNING
+from pathlib import Path
 
 from flwr.app import Context, Error, Message, MessageType, MetricRecord, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.constant import ErrorCode
 from flwr.supercore import log
+from flwr.supercore.differential_privacy import KEY_CLIPPING_NORM
 
-from ..errors import BadData, Busy, InputMissing, Refused, SecAggError
-from ..rounds.centralised import confirm as confirm_unseen
+from ..errors import Advice, BadData, Busy, Refused, SecAggError, UsageError
+from ..rounds.centralised import confirm
 from ..rounds.eliminate import eliminate
 from ..rounds.forget import forget
 from ..rounds.mask import mask
 from ..rounds.offline import offline
+from ..storage.documents import is_sha256
 from ..storage.ledger import Ledger
 from ..storage.workspace import Workspace
 from . import parcels
-from .arrays import Arrays, arrays_of, buffers, check_same_model, difference, layout_of, record_of
-from .node import Node
+from .arrays import (
+    Arrays,
+    arrays_of,
+    check_same_model,
+    clear_of,
+    context_of,
+    difference,
+    layout_of,
+    record_of,
+)
+from .leaving import drop_evidence, leave, leave_others
+from .node import Node, State, Training
 from .parcels import Parcel
-
-_TWICE = "the server asks a second time: look at its log"
 
 ARRAYS = "arrays"  # what leaves in the clear, in the reply with X
 METRICS = "metrics"
@@ -42,11 +54,9 @@ def topk_secagg_mod(message: Message, context: Context, call_next: ClientAppCall
     """
     if message.metadata.message_type.split(".")[0] != MessageType.TRAIN:
         return _without_arrays(message, call_next(message, context))
+    node = None
     try:
         node = Node(context)
-    except SecAggError as error:
-        return _refusal(message, error)
-    try:
         parcel = parcels.opened(message)
         if parcel.step == parcels.MASK:
             reply = _mask(
@@ -64,14 +74,19 @@ def topk_secagg_mod(message: Message, context: Context, call_next: ClientAppCall
         return Message(reply, reply_to=message)
     except SecAggError as error:
         return _refusal(message, error, node)
+    except Exception as error:  # what the server sent may be anything
+        log(ERROR, "topk-secagg: a message that cannot be used", exc_info=error)
+        what = f"the step failed with {type(error).__name__}"
+        return _refusal(message, BadData(what, "look at the node's log"), node)
 
 
-def _refusal(message: Message, error: SecAggError, node: Node | None = None) -> Message:
+def _refusal(message: Message, error: SecAggError, node: Node | None) -> Message:
     """An error as a reply: one line, which names no folder of this machine."""
     reason = f"{error}; {error.hint}" if error.hint else str(error)
     log(WARNING, "topk-secagg: %s", reason)
     if node is not None:
-        reason = reason.replace(str(node.home), "FOLDER")
+        for folder in (node.home, node.secrets):
+            reason = reason.replace(str(folder), "FOLDER")
     return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, reason), reply_to=message)
 
 
@@ -82,56 +97,66 @@ def _without_arrays(message: Message, reply: Message) -> Message:
             f"the app's reply to a message {message.metadata.message_type!r:.40} holds arrays",
             "what was trained leaves this node masked, and in no other way",
         )
-        return _refusal(message, error)
+        return _refusal(message, error, None)
     return reply
 
 
 # the steps
 
 
-def _join(node: Node, _: Parcel) -> RecordDict:
-    """The node's public keys."""
-    public = node.identity().public(1)
-    return parcels.content(parcels.JOIN, {"age": public.age, "ed25519": public.ed25519})
+def _join(node: Node, parcel: Parcel) -> RecordDict:
+    """The node's public keys, and a signature that shows that they are its own."""
+    challenge = parcel.word(parcels.CHALLENGE)
+    if not is_sha256(challenge):
+        raise BadData("the challenge is none")
+    identity = node.identity()
+    public = identity.public(1)
+    signature = identity.sign(parcels.JOIN, challenge)
+    words = {"age": public.age, "ed25519": public.ed25519, parcels.SIGNATURE: signature}
+    return parcels.content(parcels.JOIN, words)
 
 
 def _deal(node: Node, parcel: Parcel) -> RecordDict:
-    """Its sealed shares for the others, and its list."""
-    space = node.admit(parcel.file("session.json"))
-    user = node.user_in(space.session)
-    if space.session.series is not None and space.session.family is not None:
+    """Its sealed keys or shares for the others, and its list of commitments."""
+    for stale in list(node.stale()):
+        leave(stale)
+    training, space = node.admit(parcel.file("session.json"))
+    session = space.session
+    user = node.user_in(session)
+    if session.series is not None and session.family is not None:
         raise Refused("no keys are dealt in a later round of a series")
-    latest = node.latest()
-    if latest is not None and latest.session.id != space.session.id:
-        _settle(latest, parcel)
-    offline(space, user, **node.access())
-    node.record(round=space.root.name)
+    state = training.state()
+    if state is not None:
+        _settle(training, parcel)
+    _go_on(node, training, space)
+    if state is None:
+        training.write(State(run=node.run_id, round=space.root.name))
+    else:
+        training.record(round=space.root.name)
     shares = [space.share_path(m, user) for m in space.users() if m != user]
-    lists = [space.dealt_path(user)] if space.session.family else []
-    return parcels.content(parcels.DEAL, files=parcels.named(space, *shares, *lists))
-
-
-def _collect(node: Node, parcel: Parcel) -> RecordDict:
-    """Store what others dealt for this node, until it prepares a later round."""
-    space = node.current(parcel.word("session"))
-    user = node.user_in(space.session)
-    others = [m for m in space.users() if m != user]
-    expected = parcels.share_places(space, *((user, m) for m in others))
-    parcels.store(parcel.files, expected | parcels.list_places(space, *others))
-    return parcels.content(parcels.COLLECT)
+    lists = [space.dealt_path(user)] if session.family else []
+    words = {
+        parcels.USER: str(user),
+        parcels.SIGNATURE: node.identity().sign(parcels.JOIN, session.id),
+    }
+    return parcels.content(parcels.DEAL, words, parcels.named(space, *shares, *lists))
 
 
 def _mask(
     node: Node, parcel: Parcel, *, message: Message, train: Callable[[Message], Message]
 ) -> RecordDict | Message:
-    """Train, and reply with X, the metrics, and what is averaged in the clear; the app's own reply
-    if it is an error."""
-    space = _prepare(node, parcel)
-    user = node.user_in(space.session)
+    """Train, and reply with X, the metrics, and what leaves in the clear; the app's own reply if it
+    is an error."""
+    training, space = node.admit(parcel.file("session.json"))
+    user = _prepared(node, training, space, parcel)
     inner = RecordDict({name: r for name, r in message.content.items() if name != parcels.RECORD})
     before = _only_arrays(inner)
     if layout_of(before) != space.session.layout:
         raise BadData("the session is for another model than the arrays that came with it")
+    wants_feedback = parcel.word(parcels.FEEDBACK) == str(True)
+    feedback = node.feedback and wants_feedback
+    context = _agreed_context(space, context_of(inner, str(wants_feedback)))
+    _check_clipping(inner, feedback=feedback)
     message.content = inner
     trained = _trained(message, train)
     if trained.has_error():
@@ -139,18 +164,73 @@ def _mask(
     after = _only_arrays(trained.content)
     metrics = _only_metrics(trained.content)
     check_same_model(before, after)
-    weight = _weight(metrics, parcel.word("weighted-by"))
-    clear = buffers(after)
-    if clear and node.state().series is None:
+    weight = _weight(metrics, space.session.weight_name)
+    clear = clear_of(after)
+    if clear and not training.joined().bound:
         log(INFO, "topk-secagg: in the clear leave all metrics, and %s", ", ".join(clear))
-    node.record(series=space.session.series_root)
-    _mask_once(node, space, user=user, update=difference(before, after), weight=weight)
-    _leave_others(node)
+    training.record(bound=True)
+    update = difference(before, after)
+    _mask_once(
+        node, space, user=user, update=update, weight=weight, feedback=feedback, context=context
+    )
+    leave_others(training)
     reply = parcels.content(parcels.MASK, files=parcels.named(space, space.masked_path(user)))
     reply[METRICS] = metrics
     if clear:
         reply[ARRAYS] = record_of(clear)
     return reply
+
+
+def _prepared(node: Node, training: Training, space: Workspace, parcel: Parcel) -> int:
+    """Have the keys of a round, and all that came with it; the node's number. Earlier rounds are
+    settled first."""
+    session = space.session
+    user = node.user_in(session)
+    _settle(training, parcel)
+    if training.latest().session.id != session.id:
+        if session.family is None:
+            raise Refused(f"user {user} dealt no shares in this round")
+        _go_on(node, training, space)
+        training.record(round=space.root.name)
+    elif Ledger.read(space.ledger_path(user), session.id, user).masked is not None:
+        raise Refused(
+            f"user {user} has masked in this round already",
+            "the server asks a second time: look at its log",
+        )
+    dealing = space
+    if parcel.words.get(parcels.DEALT, session.id) != session.id:
+        dealing = training.dealt_in(session.series_root)
+    _store(parcel, parcels.dealt_places(dealing, user))
+    _store(parcel, parcels.basis_places(space))
+    return user
+
+
+def _store(parcel: Parcel, expected: dict[str, parcels.Place]) -> None:
+    """Store those of the files of a message that belong to these places."""
+    parcels.store({n: data for n, data in parcel.files.items() if n in expected}, expected)
+
+
+def _agreed_context(space: Workspace, text: bytes) -> Path:
+    """What this node trains from, which must be what all users agreed on, as a file."""
+    if hashlib.sha256(text).hexdigest() != space.session.context:
+        raise Refused(
+            "what the server sent to train from is not what the session names: the others were "
+            "sent something else",
+            "a strategy must send every node the same arrays and the same configuration",
+        )
+    path = space.root / "context"
+    parcels.store({path.name: text}, parcels.places(space, path, largest=len(text)))
+    return path
+
+
+def _check_clipping(records: RecordDict, *, feedback: bool) -> None:
+    """Refuse to call something private that is not."""
+    if feedback and any(KEY_CLIPPING_NORM in record for record in records.config_records.values()):
+        raise Refused(
+            "the server has updates clipped for differential privacy, and error feedback adds to "
+            "them what was not sent before: a node would send more than the bound",
+            "turn error feedback off: TopKSecAgg(..., feedback=False)",
+        )
 
 
 def _trained(message: Message, train: Callable[[Message], Message]) -> Message:
@@ -162,38 +242,37 @@ def _trained(message: Message, train: Callable[[Message], Message]) -> Message:
         raise AppFailed(f"the app failed with {type(error).__name__}", "look at its log") from error
 
 
-def _prepare(node: Node, parcel: Parcel) -> Workspace:
-    """The round of a message, with its keys; earlier rounds are settled first."""
-    space = node.admit(parcel.file("session.json"))
-    user = node.user_in(space.session)
-    latest = node.latest()
-    if latest is None:
-        raise InputMissing(
-            f"user {user} dealt no keys when this training began",
-            "it takes part in the next training",
-        )
-    if latest.session.id == space.session.id:
-        ledger = Ledger.read(space.ledger_path(user), space.session.id, user)
-        if ledger.masked is not None:
-            raise Refused(f"user {user} has masked in this round already", _TWICE)
-        return space
-    _settle(latest, parcel)
-    _go_on(node, space, latest)
-    node.record(round=space.root.name)
-    return space
-
-
-def _mask_once(node: Node, space: Workspace, *, user: int, update: Arrays, weight: float) -> None:
+def _mask_once(
+    node: Node,
+    space: Workspace,
+    *,
+    user: int,
+    update: Arrays,
+    weight: float,
+    feedback: bool,
+    context: Path,
+) -> None:
     """`mask`; the very update of an earlier round is not sent again: then this node drops out."""
-    report = mask(
-        space,
-        user,
-        update,
-        weight=weight,
-        feedback=node.feedback,
-        saturate=True,
-        **node.access(),
-    )
+    try:
+        report = mask(
+            space,
+            user,
+            update,
+            weight=weight,
+            feedback=feedback,
+            saturate=True,
+            context=context,
+            **node.access(),
+        )
+    except UsageError as error:
+        if error.advice is not Advice.WEIGHT:
+            raise
+        raise error.but(hint="start the training with a larger max_weight") from error
+    except Refused as error:
+        if error.advice is not Advice.AGAIN:
+            raise
+        hint = f"{error.hint}; training must depend on the round, such as on its number"
+        raise error.but(hint=hint) from error
     log(
         INFO,
         "topk-secagg: user %d sends %d bytes masked, weight %g, %d values clipped",
@@ -206,83 +285,66 @@ def _mask_once(node: Node, space: Workspace, *, user: int, update: Arrays, weigh
 
 def _confirm(node: Node, parcel: Parcel) -> RecordDict:
     """Confirm the survivors that the server proposes: one set in a round."""
-    space = node.current(parcel.word("session"))
+    _, space = node.current(parcel.word(parcels.SESSION))
     user = node.user_in(space.session)
-    confirm_unseen(space, user, parcel.file("survivors.json"), **node.access())
+    confirm(space, user, parcel.file("survivors.json"), **node.access())
     own = space.confirmation_path(user)
     return parcels.content(parcels.CONFIRM, files=parcels.named(space, own))
 
 
 def _answer(node: Node, parcel: Parcel) -> RecordDict:
-    """Y for the survivors of the message; `eliminate` refuses if too few users confirmed them."""
-    space = node.current(parcel.word("session"))
+    """Y for the survivors of the message; `eliminate` refuses if too few users confirmed them. A
+    second question gets the same Y."""
+    training, space = node.current(parcel.word(parcels.SESSION))
     user = node.user_in(space.session)
-    if Ledger.read(space.ledger_path(user), space.session.id, user).answered:
-        raise Refused(f"user {user} has answered in this round already", _TWICE)
     parcels.store(parcel.files, parcels.agreed_places(space))
     eliminate(space, user, **node.access())
-    return parcels.content(parcels.ANSWER, files=parcels.named(space, space.answer_path(user)))
+    reply = parcels.content(parcels.ANSWER, files=parcels.named(space, space.answer_path(user)))
+    drop_evidence(training)
+    if parcel.words.get(parcels.LAST) == str(True):
+        leave(training)
+    return reply
 
 
 def _end(node: Node, parcel: Parcel) -> RecordDict:
-    """Training is over: settle, and erase all secrets of the run."""
-    latest = node.latest()
-    if latest is not None:
-        _settle(latest, parcel)
-        _leave_others(node)
-        _leave(node, latest, ends=True)
-        node.record(ended=True)
+    """Training is over: erase all its secrets."""
+    training = node.training(parcel.word(parcels.SESSION))
+    state = training.state()
+    if state is not None and not state.ended:
+        leave(training)
     return parcels.content(parcels.END)
 
 
 _STEPS = {
     parcels.JOIN: _join,
     parcels.DEAL: _deal,
-    parcels.COLLECT: _collect,
     parcels.CONFIRM: _confirm,
     parcels.ANSWER: _answer,
     parcels.END: _end,
 }
 
 
-# leaving a round
+# between rounds
 
 
-def _settle(space: Workspace, parcel: Parcel) -> None:
+def _settle(training: Training, parcel: Parcel) -> None:
     """Store who survived the latest round, for a node that did not answer: survivors.json and
     confirmations, under the names that they have in that round."""
-    if parcel.words.get("before") == space.session.id:
-        files = {name: data for name, data in parcel.files.items() if name != "session.json"}
-        parcels.store(files, parcels.agreed_places(space))
+    latest = training.latest()
+    if parcel.words.get(parcels.BEFORE) == latest.session.id:
+        _store(parcel, parcels.agreed_places(latest))
 
 
-def _go_on(node: Node, space: Workspace, latest: Workspace) -> None:
+def _go_on(node: Node, training: Training, space: Workspace) -> None:
     """`offline`; a round whose answer is still out is given up first."""
     user = node.user_in(space.session)
     try:
-        offline(space, user, from_=latest, **node.access())
+        offline(space, user, **node.access())
     except Busy:
-        forget(latest, user, give_up=True, **node.access())
-        offline(space, user, from_=latest, **node.access())
-
-
-def _leave_others(node: Node) -> None:
-    """Erase the secrets of all rounds but the latest."""
-    for space in node.others():
-        try:
-            _leave(node, space, ends=False)
-        except (SecAggError, OSError) as error:  # X has been made: it leaves all the same
-            log(WARNING, "topk-secagg: an earlier round is not forgotten yet: %s", error)
-
-
-def _leave(node: Node, space: Workspace, *, ends: bool) -> None:
-    """Erase the secrets of a round that is over, and its files."""
-    user = node.user_in(space.session)
-    if space.runs_here(user):
-        forget(space, user, give_up=True, end_series=ends, **node.access())
-    if ends:
-        node.erase_residuals()
-    node.discard(space)
+        if training.state() is None:
+            raise
+        forget(training.latest(), user, give_up=True)
+        offline(space, user, **node.access())
 
 
 # what the app trains with, and returns
@@ -309,9 +371,11 @@ def _only_metrics(records: RecordDict) -> MetricRecord:
     return record
 
 
-def _weight(metrics: MetricRecord, key: str) -> float:
-    """The weight of this node's update."""
-    weight = metrics.get(key)
+def _weight(metrics: MetricRecord, key: str | None) -> float:
+    """The weight of this node's update: the metric that the session names."""
+    weight = metrics.get(str(key))
     if isinstance(weight, bool) or not isinstance(weight, int | float):
         raise BadData(f"the app returns no number {key!r:.40} among its metrics", "return one")
+    if weight == 0:
+        raise BadData(f"the app returns 0 as {key!r:.40}: this node has nothing to send")
     return float(weight)

@@ -7,6 +7,8 @@ becomes a path.
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +17,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from ..errors import BadData, Refused
 from ..protocol.constructions import construction
-from ..storage.atomic import make_folder, write_whole
+from ..storage.atomic import PUBLIC, make_folder, writing
 from ..storage.documents import LARGEST as LARGEST_DOCUMENT
 from ..storage.share import largest_bytes as largest_share
 from ..storage.workspace import Workspace
@@ -23,16 +25,26 @@ from ..storage.workspace import Workspace
 RECORD = "topk-secagg"  # the name of the record in a message
 STEP = "step"
 
+# words in messages
+SESSION = "session"  # the session that a step is about
+BEFORE = "before"  # the session whose survivors come with a message
+DEALT = "dealt"  # the session whose keys or shares come with it
+LAST = "last"  # the training ends with this answer
+FEEDBACK = "feedback"  # whether error feedback is wanted
+CHALLENGE = "challenge"  # what a node signs to show that its keys are its own
+USER = "user"
+SIGNATURE = "signature"
+
 # the steps, as messages name them
 JOIN = "join"  # the node's public keys
-DEAL = "deal"  # its sealed shares for the others
-COLLECT = "collect"  # those of the others for it
-MASK = "mask"  # train, and X
+DEAL = "deal"  # its sealed keys or shares for the others
+MASK = "mask"  # what others dealt for it; train, and X
 CONFIRM = "confirm"  # confirm the survivors
 ANSWER = "answer"  # Y
-END = "end"  # forget what is left
+END = "end"  # erase what is left
 
 _OVERHEAD = 1 << 16  # bytes that a file may have besides its symbols
+_BASIS_BYTES = 4  # of an entry
 _PER_USER = 64  # bytes that it may have for every user
 
 
@@ -113,6 +125,20 @@ def places(space: Workspace, *paths: Path, largest: int = LARGEST_DOCUMENT) -> d
     return {name_of(space, path): Place(path, largest) for path in paths}
 
 
+def basis_places(space: Workspace) -> dict[str, Place]:
+    """Where the basis belongs, if the round has one."""
+    if not space.session.reduction.has_basis:
+        return {}
+    largest = _BASIS_BYTES * space.session.layout.length + _OVERHEAD
+    return places(space, space.basis_path, largest=largest)
+
+
+def dealt_places(space: Workspace, user: int) -> dict[str, Place]:
+    """Where what the others dealt for a user belongs."""
+    others = [m for m in space.users() if m != user]
+    return share_places(space, *((user, m) for m in others)) | list_places(space, *others)
+
+
 def masked_places(space: Workspace, *users: int) -> dict[str, Place]:
     """Where the X of these users belong."""
     p = space.session.parameters
@@ -162,4 +188,13 @@ def store(files: Mapping[str, bytes], expected: Mapping[str, Place]) -> None:
         path = expected[name].path
         if not path.exists():
             make_folder(path.parent)
-            write_whole(path, data)
+            _write(path, data)
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a public file as a whole. It can be had again, so that nothing waits for the disk."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+    with writing(path):
+        temporary.write_bytes(data)
+        temporary.chmod(PUBLIC)
+        temporary.replace(path)
