@@ -112,6 +112,7 @@ def masking(folder):
 
 
 @wrong
+@pytest.mark.rule(14)
 def test_a_decoder_takes_none_but_the_sessions(rounds, refuses, spoil):
     """And does not take the round for one that failed."""
     (rounds / NEXT / "secrets" / "decoded.json").unlink()
@@ -122,6 +123,7 @@ def test_a_decoder_takes_none_but_the_sessions(rounds, refuses, spoil):
 
 
 @wrong
+@pytest.mark.rule(14)
 def test_nor_does_a_user_without_the_last_sum(rounds, latest, refuses, spoil):
     (rounds / FIRST / "aggregate.h5").unlink()
     spoil(latest / "basis.h5")
@@ -150,6 +152,7 @@ def test_who_has_the_last_sum_does_not_read_it(rounds, latest, spoil):
     assert x[0] == x[1]
 
 
+@pytest.mark.rule(14)
 def test_without_the_check_another_sum_is_decoded(rounds, monkeypatch):
     """The twin."""
     folder = rounds / NEXT

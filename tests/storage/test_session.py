@@ -102,6 +102,7 @@ def started(tmp_path, name):
     return folder
 
 
+@pytest.mark.rule(14)
 @pytest.mark.parametrize("case", WRONG)
 def test_a_session_that_does_not_fit_is_refused(folder, refuses, case):
     place, value, said = WRONG[case]
@@ -248,6 +249,7 @@ def test_the_name_of_the_weight_cannot_write_to_a_terminal(folder, name):
         assert name not in result.out + result.err
 
 
+@pytest.mark.rule(14)
 class TestTwins:
     """Without its check, each of these sessions would be taken."""
 
