@@ -1,4 +1,4 @@
-"""Everything that is measured, in one run: start-up, kernels, floors, peers, growth and many users.
+"""Everything that is measured, in one run: start-up, kernels, floors, peers, growth and bytes.
 
 Usage: bench.py [--quick] [--only PART]... [--output FOLDER]. Prints a table, and writes
 results.json and plots to the folder. Every figure is a ratio to a floor or a peer that was measured
@@ -17,11 +17,14 @@ from typing import Any
 import floors
 import growth
 import kernels
+import paper_size
 import peers
 import startup
+import users
 from measuring import Figure, machine, scratch
 
-PARTS = ("start-up", "kernels", "floors", "peers", "growth", "users")
+PARTS = ("start-up", "kernels", "floors", "peers", "growth", "users", "bytes")
+TABLES = {"growth": growth.rows, "users": users.rows, "bytes": paper_size.rows}
 HEADER = ["", "figure", "ours", "against", "theirs", "ratio (least..most)", "wanted", ""]
 
 
@@ -44,8 +47,10 @@ def measure(parts: list[str], *, quick: bool) -> dict[str, Any]:
                 figures = peers.figures(measured)
             elif part == "growth":
                 results["growth"] = growth.measure(folder, quick=quick)
+            elif part == "users":
+                results["users"] = users.measure(folder, quick=quick)
             else:
-                results["users"] = growth.many_users(folder, quick=quick)
+                results["bytes"] = paper_size.measure(folder, quick=quick)
             results["figures"] += [
                 asdict(figure) | {"ratio": figure.ratio, "met": figure.met} for figure in figures
             ]
@@ -125,17 +130,14 @@ def main() -> None:
     print(", ".join(f"{key} {value}" for key, value in results["machine"].items()))
     if results["figures"]:
         print(text(rows(results)))
-    if "growth" in results:
-        print(text(growth.rows(results["growth"])))
-    if "users" in results:
-        print(text(growth.many_rows(results["users"])))
+    for part, table in TABLES.items():
+        if part in results:
+            print(text(table(results[part])))
     if options.output:
         options.output.mkdir(parents=True, exist_ok=True)
         (options.output / "results.json").write_text(json.dumps(results, indent=1) + "\n")
         if "growth" in results:
             growth.draw(results["growth"], options.output / "growth.svg")
-        if results.get("peers"):
-            peers.draw(results["peers"], options.output / "peers.svg")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,11 @@
 """Each step of one user against its floor: the same bytes written, read, hashed or compared.
 
-N = 10, U = 5, T = 3, K = 1 %: `moments` with P = 2 and written-out shares, and `sketch` by keys.
-What counts is the work beyond start-up: the time of the same command on a round of a thousand
-coordinates is subtracted.
+N = 10, U = 5, T = 3, K = 1 %, `sketch` by keys. What counts is the work beyond start-up: the time
+of the same command on a round of a thousand coordinates is subtracted.
 """
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -16,11 +14,7 @@ import numpy as np
 from measuring import Figure, command, gradients, read_and_hash, seconds, write_and_hash
 
 USERS = 10
-SIZES = "--users 10 --survivors 5 --colluders 3 --density 0.01"
-OPTIONS = {
-    "moments": "--construction moments --picks 2 --dealing shares",
-    "sketch": "--construction sketch",
-}
+OPTIONS = "--users 10 --survivors 5 --colluders 3 --density 0.01 --construction sketch"
 START_LENGTH = 1000  # coordinates of a round whose time is all start-up
 MEMORY_ALLOWED = 1e9  # bytes
 
@@ -34,38 +28,18 @@ class Wanted(NamedTuple):
 
 
 WANTED = {
-    "moments": {
-        "offline": Wanted(
-            "writing, hashing and fsyncing the same bytes",
-            1.5,
-            "the noise has to be drawn and multiplied",
-        ),
-        "mask": Wanted(
-            "loading the gradient, one argpartition, and reading and hashing the shares", 1.5
-        ),
-        "eliminate": Wanted(
-            "reading and hashing the shares", 2.5, "every symbol is multiplied twice"
-        ),
-        "decode": Wanted(
-            "reading and hashing the answers",
-            3.0,
-            "it finds N K places and values, and writes them",
-        ),
-    },
-    "sketch": {
-        "offline": Wanted(
-            "writing, hashing and fsyncing the secret", None, "its mask follows from 60 keys"
-        ),
-        "mask": Wanted("loading the gradient and one argpartition", 2.0),
-        "eliminate": Wanted(
-            "reading and hashing the X of all users", None, "its shares follow from 360 keys"
-        ),
-        "decode": Wanted(
-            "reading and hashing X and Y of all users",
-            4.0,
-            "it finds N K places and values, and writes them",
-        ),
-    },
+    "offline": Wanted(
+        "writing, hashing and fsyncing the secret", None, "its mask follows from 60 keys"
+    ),
+    "mask": Wanted("loading the gradient and one argpartition", 2.0),
+    "eliminate": Wanted(
+        "reading and hashing the X of all users", None, "its shares follow from 360 keys"
+    ),
+    "decode": Wanted(
+        "reading and hashing X and Y of all users",
+        4.0,
+        "it finds N K places and values, and writes them",
+    ),
 }
 
 
@@ -80,17 +54,15 @@ def argpartition(path: Path) -> float:
 
 
 class Rounds:
-    """A round of a construction, and a small one that shows how long its commands start up."""
+    """A round, and a small one that shows how long its commands start up."""
 
-    def __init__(self, folder: Path, construction: str, sources: dict[str, Path]) -> None:
-        self.construction = construction
+    def __init__(self, folder: Path, sources: dict[str, Path]) -> None:
         self.sources = sources
         self.folder = folder
-        self.roots = {name: folder / f"{construction}-{name}" for name in sources}
+        self.roots = {name: folder / name for name in sources}
         self.memory = 0.0  # MB of the largest step
         for name, root in self.roots.items():
-            like = ("--like", sources[name] / "user-01.npy")
-            command("init", root, *SIZES.split(" "), *OPTIONS[construction].split(" "), *like)
+            command("init", root, *OPTIONS.split(" "), "--like", sources[name] / "user-01.npy")
 
     @property
     def root(self) -> Path:
@@ -117,18 +89,14 @@ class Rounds:
 
     def floor(self, step: str, user: int) -> float:
         """Seconds of what a step is compared with."""
-        shares = self.files(f"shares/user-{user:02}/*")
-        if step == "mask":
-            # X says of sound shares alone that they are held
-            return argpartition(self.gradient("round", user)) + read_and_hash(shares)
         if step == "offline":
-            kind = "shares/*/from" if self.construction == "moments" else "secrets/user"
-            made = self.files(f"{kind}-{user:02}.h5")
-            return write_and_hash(self.folder / "floor", len(made), made[0].stat().st_size)
-        if step == "decode":
-            inputs = ["masked/*"] if self.construction == "sketch" else []
-            return read_and_hash(self.files("elimination/*", *inputs))
-        return read_and_hash(self.files("masked/*") if self.construction == "sketch" else shares)
+            (secret,) = self.files(f"secrets/user-{user:02}.h5")
+            return write_and_hash(self.folder / "floor", 1, secret.stat().st_size)
+        if step == "mask":
+            return argpartition(self.gradient("round", user))
+        if step == "eliminate":
+            return read_and_hash(self.files("masked/*"))
+        return read_and_hash(self.files("elimination/*", "masked/*"))
 
     def figure(self, step: str, length: int) -> Figure:
         """The small round, ours and the floor take turns, user by user: a slow moment of the
@@ -140,10 +108,10 @@ class Rounds:
             starts.append(self.step(step, "start", user))
             rounds.append(self.step(step, "round", user))
             theirs.append(self.floor(step, user))
-        wanted = WANTED[self.construction][step]
+        wanted = WANTED[step]
         return Figure(
             part="floors",
-            name=f"{self.construction}: {step}, {length:,} coordinates",
+            name=f"sketch: {step}, {length:,} coordinates",
             ours=[seconds - median(starts) for seconds in rounds],
             against=wanted.floor,
             theirs=theirs,
@@ -153,29 +121,23 @@ class Rounds:
 
 
 def figures(folder: Path, length: int) -> list[Figure]:
-    """All steps of both constructions, and the memory of the largest one."""
+    """All steps, and the memory of the largest one."""
     sources = {
         name: gradients(folder / f"{name}-gradients", size, USERS)
         for name, size in (("start", START_LENGTH), ("round", length))
     }
-    measured = []
-    for construction in OPTIONS:
-        rounds = Rounds(folder, construction, sources)
-        measured += [rounds.figure(step, length) for step in ("offline", "mask")]
-        for root in rounds.roots.values():
-            command("freeze", root)
-        measured += [rounds.figure(step, length) for step in ("eliminate", "decode")]
-        measured.append(
-            Figure(
-                part="floors",
-                name=f"{construction}: memory of the largest step, {length:,} coordinates",
-                ours=[rounds.memory * 1e6],
-                against="1 GB",
-                theirs=[MEMORY_ALLOWED],
-                unit="bytes",
-                most=1,
-            )
-        )
-        for root in rounds.roots.values():
-            shutil.rmtree(root)
-    return measured
+    rounds = Rounds(folder, sources)
+    measured = [rounds.figure(step, length) for step in ("offline", "mask")]
+    for root in rounds.roots.values():
+        command("freeze", root)
+    measured += [rounds.figure(step, length) for step in ("eliminate", "decode")]
+    memory = Figure(
+        part="floors",
+        name=f"sketch: memory of the largest step, {length:,} coordinates",
+        ours=[rounds.memory * 1e6],
+        against="1 GB",
+        theirs=[MEMORY_ALLOWED],
+        unit="bytes",
+        most=1,
+    )
+    return [*measured, memory]

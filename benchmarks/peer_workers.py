@@ -1,10 +1,10 @@
 """One system of `peers.py` in a process of its own: the phases of a round, each run and timed when
 asked for.
 
-Usage: peer_workers.py moments|sketch|lightsecagg|flower [FILE]. A line of JSON on stdin, {"length":
-L, "seed": s}, starts a round, and {"phase": name} runs one phase of it once. A line on stdout
-answers each with the phase's seconds; `decode` also gives the bytes that a user sends. The result
-is compared with the plain sum every time, off the clock.
+Usage: peer_workers.py sketch|whole|low-rank|lightsecagg|flower [FILE]. A line of JSON on stdin,
+{"length": L, "seed": s}, starts a round, and {"phase": name} runs one phase of it once. A line on
+stdout answers each with the phase's seconds; `decode` also gives the bytes that a user sends. The
+result is compared with the plain sum every time, off the clock.
 
 What is on the clock is arithmetic in memory: nothing is serialised, sent or stored. N = 10 users
 share, the first 7 mask, and the first 5 of those answer. This file runs in the peers' environment
@@ -22,7 +22,7 @@ import sys
 import time
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -50,38 +50,50 @@ def each(task: Callable[[int], Any], users: range) -> tuple[dict[int, Any], floa
 
 
 class Ours:
-    """A construction at a density of 1 %, as `topk_secagg.aggregate` and `protocol/round.py` call
-    it."""
+    """A reduction, dealt by keys, as `topk_secagg.aggregate` and `protocol/round.py` call it.
+
+    The masks are drawn offline. What a user holds of the others is drawn from its keys before it
+    answers, which needs no X and can be done at any time; `answer` then only adds up.
+    """
 
     version = "this checkout"
-    construction: str
-    picks: int
+    clip = 1.0
+    options: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, _file: str) -> None:
         from topk_secagg.algebra import randomness
 
         self.source = randomness.CipherRandomness(os.urandom(randomness.KEY_BYTES))
 
+    def reduction(self, length: int) -> Any:
+        """How a gradient becomes symbols."""
+        raise NotImplementedError
+
     def start(self, gradients: Gradients, length: int) -> None:
         """The parameters of a round."""
+        from topk_secagg.gradients.quantise import FixedPoint, quantisation_scale
         from topk_secagg.protocol.constructions import construction
         from topk_secagg.rounds.options import choose_parameters
+        from topk_secagg.rounds.sending import Encoding
 
         self.gradients = gradients
-        self.p, _ = choose_parameters(
-            length,
-            users=N,
-            survivors=U,
-            colluders=T,
-            density=DENSITY,
-            construction=self.construction,
-            picks=self.picks,
-        )
-        self.points = construction(self.p).points()
+        reduction = self.reduction(length)
+        sizes = {"users": N, "survivors": U, "colluders": T}
+        self.p = p = choose_parameters(reduction, sizes | self.options).parameters
+        self.points = construction(p).points()
         self.shares: dict[int, Any] = {}
+        self.names = [str(at) for at in range(len(reduction.tensors))]
+        clips = [self.clip] * len(self.names)
+        self.encoding = Encoding(
+            parameters=p,
+            reduction=reduction,
+            bases=reduction.first_bases(self.names, bytes(16)),
+            scales=[quantisation_scale(p.field, N, self.clip)] * len(clips),
+            fixed=FixedPoint.of(p.field, N, p.max_weight, reduction.clip_runs(clips)),
+        )
 
     def offline(self) -> float:
-        """Draw every user's secret and its shares for all."""
+        """Draw every user's secret and its keys for all."""
         from topk_secagg.protocol.constructions import construction
         from topk_secagg.protocol.round import new_deal
 
@@ -89,39 +101,70 @@ class Ours:
             source = self.source.child(f"user {n}")
             deal = new_deal(self.p, self.points, dealer=n, source=source)
             secret = construction(self.p).draw_secret(deal, source)
-            return secret, self.dealt(deal, secret, source)
+            return secret, deal, dict(zip(deal.family, secret.keys, strict=True))
 
         dealt, seconds = each(one, USERS)
-        self.secrets = {n: secret for n, (secret, _) in dealt.items()}
-        self.shares = {m: {n: dealt[n][1][m - 1] for n in MASKING} for m in ANSWERING}
+        self.secrets = {n: secret for n, (secret, _, _) in dealt.items()}
+        self.held = {n: (deal, keys) for n, (_, deal, keys) in dealt.items()}
         return seconds * N
 
-    def dealt(self, deal: Any, secret: Any, source: Any) -> Any:
-        """What each user gets of a dealer."""
-        from topk_secagg.protocol.round import deal_shares
-
-        return deal_shares(self.p, deal, secret=secret, source=source)
-
     def mask(self) -> float:
-        """Select, quantise and mask. (`aggregate` also reports the energy that the selection keeps;
-        not here.)"""
-
+        """Reduce, select, quantise and mask. (`aggregate` also reports the energy that is kept; not
+        here.)"""
         from topk_secagg.gradients.quantise import quantise, rounding_source
         from topk_secagg.protocol.constructions import construction
         from topk_secagg.protocol.messages import Sparse
 
         def one(n: int) -> Any:
-            gradient = self.gradients[n]
-            index = construction(self.p).select(gradient)
-            values = gradient[index].astype(np.float64)
+            reduced = self.encoding.reduced(self.gradients[n])
+            index = construction(self.p).select(reduced)
+            values = reduced[index].astype(np.float64)
             source = rounding_source(self.source.child(f"rounding of user {n}"), index, values)
-            sparse = Sparse(index, quantise(self.p.fixed_point, values, source)[0])
+            sparse = Sparse(index, quantise(self.encoding.fixed, index, values, source)[0])
             return sparse, construction(self.p).mask(self.secrets[n], sparse)
 
         masked, seconds = each(one, MASKING)
         self.sent = {n: sparse for n, (sparse, _) in masked.items()}
         self.masked = {n: x for n, (_, x) in masked.items()}
         return seconds
+
+    def draw(self) -> float:
+        """What a user holds of the dealers, as tables of symbols."""
+        from topk_secagg.protocol.constructions import construction
+        from topk_secagg.protocol.held import KeyShares, WrittenShares
+
+        c = construction(self.p)
+        rows = np.arange(c.rows)
+
+        def held(m: int, n: int) -> Any:
+            deal, keys = self.held[n]
+            own = {block: key for block, key in keys.items() if m in block}
+            return KeyShares(c, deal, user=m, keys=own)
+
+        def one(m: int) -> Any:
+            return {n: WrittenShares(held(m, n)(rows)) for n in MASKING}
+
+        self.shares, seconds = each(one, ANSWERING)
+        return seconds
+
+    def cipher(self) -> float:
+        """AES-256-CTR alone, for as many streams of as many bytes."""
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+        from topk_secagg.protocol.constructions import construction
+        from topk_secagg.rounds.costs import family_of
+
+        zeros = bytes(construction(self.p).share_bytes)
+        stream = bytearray(len(zeros) + 16)
+        family = family_of(self.p)
+
+        def one(m: int) -> None:
+            for number in range(len(MASKING) * sum(m in block for block in family)):
+                key = number.to_bytes(32, "little")
+                cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16)))
+                cipher.encryptor().update_into(zeros, stream)
+
+        return each(one, ANSWERING)[1]
 
     def answer(self) -> float:
         """Y from the X of all and the shares of all."""
@@ -131,27 +174,20 @@ class Ours:
         self.shape = construction(self.p).answer_shape(len(MASKING))
 
         def one(n: int) -> Any:
-            return answer(
-                self.p,
-                self.points,
-                user=n,
-                masked=self.masked,
-                shares=self.shares[n],
-                shape=self.shape,
-            )
+            return answer(self.p, masked=self.masked, shares=self.shares[n], shape=self.shape)
 
         self.answers, seconds = each(one, ANSWERING)
         return seconds
 
     def decode(self) -> float:
-        """Places and values from the answers, as a dense vector of reals."""
-        from topk_secagg.gradients.quantise import dequantise
+        """From the answers to a dense vector of reals, and to the next bases where there are
+        any."""
         from topk_secagg.protocol.decoding import decode
         from topk_secagg.protocol.round import reader_of, sum_of_masked
 
         answers = {n: reader_of(y) for n, y in self.answers.items()}
 
-        def work() -> npt.NDArray[np.float64]:
+        def work() -> Any:
             total = decode(
                 self.p,
                 self.points,
@@ -160,23 +196,28 @@ class Ours:
                 randomness=self.source.child("decode"),
                 masked_sum=sum_of_masked(self.p, self.masked.values(), self.shape),
             ).total
-            vector = np.zeros(self.p.length)
-            vector[total.index] = dequantise(self.p.fixed_point, total.value)
-            return vector
+            self.encoding.decoded(total)
+            self.go_on(total)
+            return total
 
-        vector, seconds = clocked(work)
-        plain = np.zeros(self.p.length)
-        for sparse in self.sent.values():
-            np.add.at(
-                plain,
-                sparse.index,
-                np.rint(dequantise(self.p.fixed_point, sparse.value) * self.p.scale),
-            )
-        assert np.array_equal(np.rint(vector * self.p.scale), plain), "not the sum of what was sent"
+        total, seconds = clocked(work)
+        plain = sum(self.symbols(sparse) for sparse in self.sent.values())
+        assert np.array_equal(self.symbols(total), plain), "not the sum of what was sent"
         return seconds
 
+    def symbols(self, sparse: Any) -> npt.NDArray[np.int64]:
+        """The reduced vector, in steps."""
+        from topk_secagg.algebra.field import to_signed
+
+        steps = np.zeros(self.encoding.reduction.length, np.int64)
+        steps[sparse.index] = to_signed(sparse.value, self.p.field)
+        return steps
+
+    def go_on(self, total: Any) -> None:
+        """What the next round needs of the sum."""
+
     def sizes(self) -> dict[str, dict[str, int]]:
-        """Symbols of 4 bytes, packed indices, and seeds: payloads, without headers."""
+        """Symbols of 2 or 4 bytes, and keys: payloads, without headers."""
         from topk_secagg.protocol.constructions import construction
         from topk_secagg.rounds.costs import offline_bytes
 
@@ -184,90 +225,56 @@ class Ours:
         online = c.masked_bytes + c.answer_bytes(len(MASKING))
         return {"packed": {"offline": offline_bytes(self.p), "online": online}}
 
-    def draw(self) -> float:
-        """What a user holds of the dealers, as tables of symbols."""
-        from topk_secagg.protocol.constructions import construction
-        from topk_secagg.protocol.held import WrittenShares
-
-        rows = np.arange(construction(self.p).rows)
-
-        def one(m: int) -> Any:
-            return {n: WrittenShares(self.held(m, n)(rows)) for n in self.shares[m]}
-
-        self.shares, seconds = each(one, ANSWERING)
-        return seconds
-
-    def held(self, m: int, n: int) -> Any:
-        """What a user holds of a dealer, as something that gives rows."""
-        return self.shares[m][n]
-
-    def streams(self, m: int) -> int:
-        """How many streams a user expands."""
-        raise NotImplementedError
-
-    def cipher(self) -> float:
-        """AES-256-CTR alone, for as many streams of as many bytes."""
-        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-
-        from topk_secagg.protocol.constructions import construction
-
-        zeros = bytes(construction(self.p).share_bytes)
-        stream = bytearray(len(zeros) + 16)
-        streams = {m: self.streams(m) for m in ANSWERING}
-
-        def one(m: int) -> None:
-            for number in range(streams[m]):
-                key = number.to_bytes(32, "little")
-                cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16)))
-                cipher.encryptor().update_into(zeros, stream)
-
-        return each(one, ANSWERING)[1]
-
-
-class Moments(Ours):
-    """`moments` with P = 2: shares for most users, and seeds for T of them.
-
-    Who has a seed expands it before it answers.
-    """
-
-    construction = "moments"
-    picks = 2
-
-    def streams(self, m: int) -> int:
-        """One for each dealer that gave a seed."""
-        from topk_secagg.protocol.constructions import construction
-
-        return sum(construction(self.p).is_seeded(n, m) for n in MASKING)
-
 
 class Sketch(Ours):
-    """`sketch` with P = 16, by keys.
+    """`sketch` at a density of 1 %, with P = 16."""
 
-    The mask is drawn offline. What a user holds of the others is drawn from its keys before it
-    answers, which needs no X and can be done at any time; `answer` then only adds up.
-    """
+    options: ClassVar[dict[str, Any]] = {
+        "density": DENSITY,
+        "construction": "sketch",
+        "picks": 16,
+    }
 
-    construction = "sketch"
-    picks = 16
+    def reduction(self, length: int) -> Any:
+        """Top-K of one vector."""
+        from topk_secagg.gradients.reduce import Reduction
 
-    def dealt(self, deal: Any, secret: Any, source: Any) -> Any:  # noqa: ARG002
-        """Keys; who gets them expands them."""
-        keys = dict(zip(deal.family, secret.keys, strict=True))
-        return [(deal, {block: key for block, key in keys.items() if m in block}) for m in USERS]
+        return Reduction.top_k([(length,)])
 
-    def held(self, m: int, n: int) -> Any:
-        """What a user holds of a dealer: its keys."""
-        from topk_secagg.protocol.constructions import construction
-        from topk_secagg.protocol.held import KeyShares
 
-        deal, keys = self.shares[m][n]
-        return KeyShares(construction(self.p), deal, user=m, keys=keys)
+class Whole(Ours):
+    """Everything, as the peers do."""
 
-    def streams(self, m: int) -> int:
-        """One for each key."""
-        from topk_secagg.rounds.costs import family_of
+    def reduction(self, length: int) -> Any:
+        """One vector."""
+        from topk_secagg.gradients.reduce import Reduction
 
-        return len(MASKING) * sum(m in block for block in family_of(self.p))
+        return Reduction.whole([(length,)])
+
+
+class LowRank(Ours):
+    """Rank 2 with the tensors of ResNet-20, once or several times."""
+
+    clip = 16.0
+    rank = 2
+    options: ClassVar[dict[str, Any]] = {"rank": rank}
+
+    def reduction(self, length: int) -> Any:
+        """Of so many copies of the model as have this length."""
+        from models import entries, resnet20, times
+
+        from topk_secagg.gradients.reduce import Reduction
+
+        shapes = times(resnet20(), length // entries(resnet20()))
+        return Reduction.of(list(shapes.values()), self.rank)
+
+    def go_on(self, total: Any) -> None:
+        """The bases on the other side."""
+        from topk_secagg.gradients.reduce import Reduction
+
+        last = self.encoding.reduction
+        turned = Reduction.of(last.shapes, self.rank, last.next_side())
+        turned.next_bases(last, self.symbols(total), self.names, bytes(16))
 
 
 class Unlisted(np.ndarray[Any, Any]):
@@ -549,7 +556,13 @@ def gradients(length: int, seed: int) -> Gradients:
 
 def main() -> None:
     """Answer requests until stdin ends."""
-    systems = {"moments": Moments, "sketch": Sketch, "lightsecagg": LightSecAgg, "flower": Flower}
+    systems = {
+        "sketch": Sketch,
+        "whole": Whole,
+        "low-rank": LowRank,
+        "lightsecagg": LightSecAgg,
+        "flower": Flower,
+    }
     system: Any = systems[sys.argv[1]]("".join(sys.argv[2:]))
     answers = sys.stdout
     sys.stdout = sys.stderr  # whatever a peer prints is no answer

@@ -1,18 +1,18 @@
 """The phases in memory against FedML's LightSecAgg and Flower's SecAgg+, side by side.
 
-A part of bench.py. N = 10, U = 5, T = 3; 7 users mask and 5 answer, in all systems: our `moments`
-and `sketch`, and the peers. The peers are installed into an environment of their own, and every
-system runs in a process of its own on one core (`peer_workers.py`). Systems take turns phase by
-phase, so that each ratio compares neighbours in time; the first turn only warms up. Every result is
-compared with the plain sum: of all entries for the peers, of what was sent for ours.
+A part of bench.py. N = 10, U = 5, T = 3; 7 users mask and 5 answer, in all systems: our `sketch` at
+1 %, whole and low rank at rank 2, and the peers. The peers are installed into an environment of
+their own, and every system runs in a process of its own on one core (`peer_workers.py`). Systems
+take turns phase by phase, so that each ratio compares neighbours in time; the first turn only warms
+up. Every result is compared with the plain sum: of all entries for the peers, of what was sent for
+ours.
 
 What counts. Input: a float32 gradient in memory. Offline: all ten users' secrets and shares
-(Flower: keys and encrypted shares; `sketch`: keys, and the masks that follow from them). Mask, of
-one user: select (ours alone), quantise, mask. Answer, of one user: adding up, while drawing the
-symbols of the keys or seeds that it holds, which can be done before, has a figure of its own
-against AES-256-CTR alone. Decode: from the answers, and for `sketch` and the peers from the masked
-vectors, to a dense vector of reals; ours finds the places as well. Nothing is serialised or sent on
-the clock.
+(Flower: keys and encrypted shares; ours: keys, and the masks that follow from them). Mask, of one
+user: reduce or select (ours alone), quantise, mask. Answer, of one user: adding up, while drawing
+the symbols of the keys that it holds, which can be done before, has a figure of its own against
+AES-256-CTR alone. Decode: from the answers and the masked vectors to a dense vector of reals; ours
+finds the places as well, or the next bases. Nothing is serialised or sent on the clock.
 
 Bytes that a user sends, each message once, without headers. "packed": whole bytes that hold a
 symbol of the system's own modulus (ours 4, FedML's 15-bit prime 2, Flower 4). "as sent": what the
@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import subprocess
 import sys
 import zipfile
@@ -32,14 +31,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from measuring import Figure, subplots
+from measuring import Figure
 
 ROOT = Path(__file__).resolve().parent.parent
-LENGTHS = (27_247, 272_474, 2_724_740)
+LENGTHS = (272_474, 2_724_740)  # ResNet-20, once and ten times
 PHASES = ("offline", "mask", "answer", "decode")
-OWN_PHASES = dict.fromkeys(("moments", "sketch"), ("draw", "cipher"))  # before `answer`
+OWN_PHASES = ("draw", "cipher")  # before `answer`
 ORDER = ("offline", "mask", "draw", "cipher", "answer", "decode")
-OURS = ("moments", "sketch")
+OURS = ("sketch", "whole", "low-rank")
 PEERS = ("lightsecagg", "flower")
 # their secure aggregation is the same; 1.42 needs a certifi that some indexes lack
 FLOWER = "flwr>=1.41,<1.43"
@@ -49,16 +48,12 @@ THREADS = dict.fromkeys(
 )
 
 SHORT = "its prime of 15 bits needs 2 bytes a symbol, for steps of 2^-10; ours resolves 5e-9"
-SELECTS = "it selects nothing: it sends everything"
-CALLS = "at this size, most of ours is Python between the kernels"
-AGREED = "its keys and seeds do not grow with L, but its secrecy rests on key agreement"
-GENERATOR = "it draws from a generator that is not cryptographic"
-PLACES = "it knows all places, and multiplies by one small matrix"
+AGREED = "its keys do not grow with L, but its secrecy rests on key agreement"
 
 
 class Compared(NamedTuple):
     """One of ours against a peer: these phases together, at most so many times the peer's, and why
-    the peer may be ahead. The wish holds from `least_length` on."""
+    the peer may be ahead."""
 
     ours: str
     figure: str
@@ -66,78 +61,38 @@ class Compared(NamedTuple):
     phases: tuple[str, ...]
     most: float | None = None
     remark: str = ""
-    least_length: int = 0
 
 
-TIMES = (
-    Compared(
-        "moments",
-        "offline of all users",
-        "lightsecagg",
-        phases=("offline",),
-        most=1 / 2,
-        remark=GENERATOR,
-    ),
-    Compared("moments", "offline of all users", "flower", phases=("offline",), remark=AGREED),
-    Compared("moments", "mask", "lightsecagg", phases=("mask",), remark=SELECTS),
-    Compared("moments", "answer: adding up", "lightsecagg", phases=("answer",), remark=CALLS),
-    Compared(
-        "moments",
-        "mask + adding up",
-        "lightsecagg",
-        phases=("mask", "answer"),
-        most=1,
-        remark=CALLS,
-    ),
-    Compared("moments", "decode", "lightsecagg", phases=("decode",), most=3, remark=PLACES),
-    Compared(
-        "moments",
-        "mask + answer + decode",
-        "flower",
-        phases=("mask", "answer", "decode"),
-        most=1 / 5,
-    ),
-    Compared(
-        "sketch",
-        "offline of all users",
-        "lightsecagg",
-        phases=("offline",),
-        most=1,
-        remark=GENERATOR,
-    ),
-    Compared("sketch", "offline of all users", "flower", phases=("offline",), remark=AGREED),
-    Compared(
-        "sketch",
-        "mask",
-        "lightsecagg",
-        phases=("mask",),
-        most=1,
-        remark=SELECTS,
-        least_length=272_474,
-    ),
-    Compared(
-        "sketch", "answer: adding up", "lightsecagg", phases=("answer",), most=1, remark=CALLS
-    ),
-    Compared("sketch", "decode", "lightsecagg", phases=("decode",), most=1.5, remark=PLACES),
-    Compared("sketch", "mask + answer + decode", "flower", phases=("mask", "answer", "decode")),
-)
+def compared_times(ours: str) -> list[Compared]:
+    """One of ours against both peers; more is wanted of `sketch`."""
+    most = {"offline": 1, "mask": 1, "answer": 1, "decode": 1.5} if ours == "sketch" else {}
+    names = {"offline": "offline of all users", "answer": "answer: adding up"}
+    phases = [
+        Compared(ours, names.get(phase, phase), "lightsecagg", (phase,), most.get(phase))
+        for phase in PHASES
+    ]
+    online = ("mask", "answer", "decode")
+    return [
+        *phases,
+        Compared(ours, "offline of all users", "flower", ("offline",), remark=AGREED),
+        Compared(ours, " + ".join(online), "flower", online),
+    ]
+
+
+TIMES = [compared for name in OURS for compared in compared_times(name)]
 DRAWING_AT_MOST = 4  # times AES-256-CTR alone
-HELD = {"moments": "seeds", "sketch": "keys"}
-DRAWING = {
-    "moments": "words beyond the field are rejected, and shares that are written out are copied",
-    "sketch": "words beyond the field are rejected, and streams are added up",
-}
+DRAWING = "words beyond the field are rejected, and streams are added up"
 # the same for bytes: ours, peer, how the peer's symbols are counted; at most before, with the
 # gradient and in all
 BYTES: tuple[tuple[str, str, str, tuple[float | None, float | None, float | None], str], ...] = (
-    ("moments", "lightsecagg", "at 4 bytes", (1, 1 / 12, None), ""),
-    ("moments", "lightsecagg", "packed", (None, None, None), SHORT),
-    ("moments", "flower", "packed", (None, 1 / 12, None), AGREED),
     ("sketch", "lightsecagg", "at 4 bytes", (1, 1 / 3, 1 / 3), ""),
     ("sketch", "lightsecagg", "packed", (None, None, None), SHORT),
     ("sketch", "flower", "packed", (None, 1 / 3, 1 / 3), AGREED),
+    ("whole", "lightsecagg", "at 4 bytes", (1, None, None), ""),
+    ("whole", "flower", "packed", (None, None, None), AGREED),
+    ("low-rank", "lightsecagg", "packed", (1, 1 / 30, 1 / 30), ""),
+    ("low-rank", "flower", "packed", (None, 1 / 30, 1 / 30), AGREED),
 )
-LEAST_LENGTHS = {"sketch": 272_474}  # from which on these wishes hold
 SENT = {
     "bytes before": ("offline",),
     "bytes with a gradient": ("online",),
@@ -211,7 +166,7 @@ def installed(environment: Path) -> dict[str, list[Path]]:
 
 def phases_of(name: str) -> tuple[str, ...]:
     """What a system can be asked for."""
-    return (*PHASES, *OWN_PHASES.get(name, ()))
+    return (*PHASES, *OWN_PHASES) if name in OURS else PHASES
 
 
 def measure(
@@ -254,10 +209,14 @@ def figures(results: dict[str, Any]) -> list[Figure]:
     """Every phase and every count of bytes, at every length."""
     every = []
     for run in results["runs"]:
-        every += [of_times(run, compared) for compared in TIMES if compared.peer in run["seconds"]]
-        every += [of_drawing(run, name) for name in OURS]
+        every += [
+            of_times(run, compared)
+            for compared in TIMES
+            if {compared.ours, compared.peer} <= run["seconds"].keys()
+        ]
+        every += [of_drawing(run, name) for name in OURS if name in run["seconds"]]
         for ours, peer, count, most, remark in BYTES:
-            if peer in run["bytes"]:
+            if {ours, peer} <= run["bytes"].keys():
                 every += of_bytes(run, ours=ours, peer=peer, count=count, most=most, remark=remark)
     return every
 
@@ -274,22 +233,22 @@ def of_times(run: dict[str, Any], compared: Compared) -> Figure:
         ours=ours,
         against=compared.peer,
         theirs=theirs,
-        most=compared.most if run["length"] >= compared.least_length else None,
+        most=compared.most,
         remark=compared.remark,
     )
 
 
 def of_drawing(run: dict[str, Any], name: str) -> Figure:
-    """The symbols of the keys or seeds that a user holds, against the cipher alone."""
+    """The symbols of the keys that a user holds, against the cipher alone."""
     seconds = run["seconds"][name]
     return Figure(
         part="peers",
-        name=f"{name}: answer: drawing the symbols of {HELD[name]}, L = {run['length']:,}",
+        name=f"{name}: answer: drawing the symbols of keys, L = {run['length']:,}",
         ours=seconds["draw"],
         against="AES-256-CTR alone",
         theirs=seconds["cipher"],
-        most=DRAWING_AT_MOST if name == "sketch" else None,
-        remark=DRAWING[name],
+        most=DRAWING_AT_MOST,
+        remark=DRAWING,
     )
 
 
@@ -316,7 +275,7 @@ def of_bytes(
                 against=f"{peer}, {count}",
                 theirs=[peer_bytes],
                 unit="bytes",
-                most=at_most if run["length"] >= LEAST_LENGTHS.get(ours, 0) else None,
+                most=at_most,
                 remark=remark,
             )
         )
@@ -326,29 +285,3 @@ def of_bytes(
 def together(seconds: dict[str, list[float]], phases: Sequence[str]) -> list[float]:
     """The seconds of these phases together, in each repeat."""
     return [sum(parts) for parts in zip(*(seconds[phase] for phase in phases), strict=True)]
-
-
-def draw(results: dict[str, Any], path: Path) -> None:
-    """Seconds of each phase, and bytes that a user sends, against L."""
-    figure, axes = subplots(1, len(PHASES) + len(SENT), figsize=(15, 2.8))
-    runs = results["runs"]
-    for name in results["versions"]:
-        for panel, phase in zip(axes, PHASES, strict=False):
-            points = [
-                (run["length"], statistics.median(run["seconds"][name][phase])) for run in runs
-            ]
-            panel.loglog(*zip(*points, strict=True), "o-", markersize=3, label=name)
-            panel.set_title({"offline": "offline of all users, s"}.get(phase, f"{phase}, s"))
-        count = "at 4 bytes" if name == "lightsecagg" else "packed"
-        for panel, (label, parts) in zip(axes[len(PHASES) :], SENT.items(), strict=True):
-            sizes = [
-                (run["length"], sum(run["bytes"][name][count][part] for part in parts))
-                for run in runs
-            ]
-            panel.loglog(*zip(*sizes, strict=True), "o-", markersize=3)
-            panel.set_title(f"{label} a user")
-    for panel in axes:
-        panel.set_xlabel("L")
-        panel.grid(visible=True, linewidth=0.3)
-    axes[0].legend()
-    figure.savefig(path, metadata={"Date": None})

@@ -10,7 +10,7 @@ import numpy as np
 from measuring import PROGRAM, Figure, command, process
 
 IMPORTS = "import click, numpy, h5py"
-TINY = "--users 5 --survivors 3 --colluders 1 --length 100 --density 0.1"
+TINY = "--users 5 --survivors 3 --colluders 1 --length 100 --density 0.1 --construction sketch"
 WANTED = {"offline": 3.5, "eliminate": 3.5, "decode": 3.5}
 
 
