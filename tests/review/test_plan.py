@@ -142,7 +142,7 @@ def test_every_column_has_plain_averaging_the_theorem_and_the_peers_beside_it():
         for of, dealing in dealt
         if of == name
     ]
-    assert rows[PLAIN].total_bytes == rows[PLAIN].later_bytes == 272_474 * 8  # float64
+    assert rows[PLAIN].total_bytes == rows[PLAIN].later_bytes == 272_474 * 4
     assert rows[DENSE].pair_bytes == 272_474 // 2 * 4  # L / (U - T) symbols
     assert rows[DENSE].all_bytes == 100 * rows[DENSE].pair_bytes
     assert rows[DENSE].offline_bytes == 9 * rows[DENSE].pair_bytes
@@ -278,7 +278,7 @@ def test_the_answer_comes_first_and_notes_behind_v():
         "sent once for a series",
         "SecAgg+ rests on key agreement besides",
         "the secrecy is then information-theoretic",
-        "from about 100 users on it is more than its plain gradient",
+        "from about 50 users on it is more than its plain gradient",
         "docs/training.md says which K, rank, field and clip",
     ):
         assert words in long
@@ -306,7 +306,7 @@ def test_the_names_of_sizes_are_those_of_the_columns():
     for row in found["rows"]:
         assert row["in_all"] == row["before"] + row["with"]
         assert row["with"] == row["masked_bytes"] + row["answer_bytes"]
-        assert row["plain"] == 5000 * 8
+        assert row["plain"] == 5000 * 4
     assert [row["name"] for row in found["rows"]][-3:] == [THEOREM, DENSE, FLOWER]
     assert {row["dealing"] for row in found["ways"]} == {"shares", "keys"}
 

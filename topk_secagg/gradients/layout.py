@@ -204,8 +204,11 @@ class Layout(Brief):
 
     @property
     def bytes(self) -> int:
-        """What a gradient takes as it is, in the types of the layout."""
-        return sum(map(bytes_of, self.slots))
+        """What a gradient takes as it is, in the types of the layout; a vector without a name has
+        none, and counts as float32."""
+        return sum(
+            bytes_of(slot if slot.name else slot._replace(dtype="float32")) for slot in self.slots
+        )
 
     def plain_bytes(self, tensors: Gradient) -> int:
         """What a gradient takes when it is sent as it is, in its own types."""
