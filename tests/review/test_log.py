@@ -58,7 +58,7 @@ def test_a_row_says_what_the_files_of_a_round_say(series):
 
 
 def test_the_bytes_are_those_that_each_step_said(tmp_path):
-    gradients = [np.random.default_rng(n).uniform(-1, 1, 40) for n in range(N)]
+    gradients = [np.random.default_rng(n).random(40, np.float32) for n in range(N)]
     report = ts.run(tmp_path / "r", gradients, **OPTIONS)
     (row,) = ts.log(report.round).rows
     assert row.masked_bytes == report.masked[0].masked_bytes
