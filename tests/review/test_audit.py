@@ -229,7 +229,8 @@ def test_a_running_round_and_users_that_drop_out_are_no_fail(tmp_path):
     assert (ONE_SET, f"elimination/user-{N:02}.h5") in fails(space)
 
     def too_large(_, datasets):  # four users with a clip of 1 do not add up to that
-        datasets["value"][0], datasets["real"][0] = p.field // 2, p.field // 2 / p.scale
+        scale = space.session.scales[0]
+        datasets["value"][0], datasets["real"][0] = p.field // 2, p.field // 2 / scale
 
     rewrite(space.aggregate_path, too_large)
     assert ("sums within the clip", "aggregate.h5") in fails(space)
