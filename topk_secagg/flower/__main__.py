@@ -7,7 +7,10 @@ digests stay, so that nothing can be sent a second time. No SuperNode may run me
 from __future__ import annotations
 
 import sys
+from logging import ERROR, INFO
 from pathlib import Path
+
+from flwr.supercore import log
 
 from .leaving import leave
 from .node import Training
@@ -16,7 +19,7 @@ from .node import Training
 def main() -> int:
     """Leave them all."""
     if len(sys.argv) != 2:
-        print(__doc__, file=sys.stderr)
+        log(ERROR, "%s", __doc__)
         return 2
     home = Path(sys.argv[1])
     secrets = home / "secrets" if (home / "secrets").is_dir() else home
@@ -25,7 +28,7 @@ def main() -> int:
         state = training.state()
         if state is not None and not state.ended:
             leave(training)
-            print(f"left training {training.series[:16]}")
+            log(INFO, "topk-secagg: left training %s", training.series[:16])
     return 0
 
 

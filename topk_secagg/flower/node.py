@@ -29,7 +29,7 @@ from flwr.app import Context
 from flwr.supercore import log
 
 from ..errors import BadData, Refused, SecAggError, UsageError
-from ..protocol.parameters import SKETCH
+from ..protocol.constructions import construction
 from ..rounds.access import keygen
 from ..storage import folder as folder_file
 from ..storage.atomic import PRIVATE, make_folder, waiting_lock, write_whole
@@ -317,7 +317,12 @@ class Node:
                 "the session is not sealed, or its users do not confirm the survivors",
                 "a server must not see shares, nor choose two survivor sets",
             )
-        if p.construction != SKETCH or session.context is None or session.weight_name is None:
+        if not construction(p).needs_masked_sum:
+            raise Refused(
+                "answers of this session depend on every X, and a node has its own alone",
+                "rounds over Flower are by sketches",
+            )
+        if session.context is None or session.weight_name is None:
             raise Refused(
                 "the session does not say what its users train from, or how they are weighted",
                 "a server could ask every user for something else",
