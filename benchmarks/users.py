@@ -84,7 +84,7 @@ def of_round(root: Path) -> Point:
     """The bytes of one round."""
     session = Workspace(root).session
     p = session.parameters
-    payload = sent(p, in_series=session.series is not None)
+    payload = sent(p, in_series=session.keys_go_on)
     files = most_sent(root)
     return {
         "dealing": p.dealing,

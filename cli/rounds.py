@@ -90,7 +90,7 @@ def init(console: Console, space: ts.Workspace, **options: Any) -> None:
         f"session {session.fingerprint}: {space.session_path}{exists}",
         *series_lines(session),
         p.summary(),
-        sending_line(p, in_series=session.series is not None),
+        sending_line(p, in_series=session.keys_go_on),
         f"all files of all users take about {amount(files.all_bytes)}",
         space=space,
     )

@@ -635,6 +635,17 @@ def wrong(_, found) -> None:
     found["keys"][0, 0] ^= 1
 
 
+@pytest.mark.parametrize("dealing", ["keys", "shares"])
+def test_what_a_later_round_sends_before_is_said(tmp_path, dealing):
+    """Keys go on; shares are written out anew."""
+    sizes = "--users 5 --survivors 4 --colluders 1 --length 40 --top-k 4 --construction sketch"
+    must("init", tmp_path / "r0", *sizes.split(" "), "--dealing", dealing)
+    said = must("init", tmp_path / "r1", "--from", tmp_path / "r0", "--json").json
+    first = must("inspect", tmp_path / "r0" / "session.json", "--json").json["files"][0]
+    assert first["offline_bytes"] > 0
+    assert said["offline_bytes"] == (0 if dealing == "keys" else first["offline_bytes"])
+
+
 def test_with_the_same_random_bytes_everything_is_the_same(new_round, tmp_path):
     found = []
     for name in ("one", "two"):

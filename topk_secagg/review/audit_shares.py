@@ -244,8 +244,7 @@ class _Private:
     @property
     def _is_carried(self) -> bool:
         """Whether what users hold is in their chains, and not in files of this round."""
-        session = self.space.session
-        return session.series is not None and session.family is not None
+        return self.space.session.keys_go_on
 
     def _path(self, m: int, n: int) -> Path:
         """Where user m has what it holds of user n."""

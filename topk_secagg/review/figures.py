@@ -130,7 +130,7 @@ def _phases(evidence: Evidence) -> list[_Phase]:
         needed=_needed_before(evidence),
         source=f"{p.construction} needs",
     )
-    is_dealt_here = evidence.space.session.series is None  # in later rounds of a series nothing is
+    is_dealt_here = not evidence.space.session.keys_go_on
     return [
         *([before] if is_dealt_here else []),
         _Phase(

@@ -275,7 +275,7 @@ def _held(space: Workspace, n: int) -> list[int]:
     if space.session.family is not None:
         with suppress(SecAggError):
             entered = set(series.read_chain(space, n).lists)
-    if space.session.family is not None and space.session.series is not None:
+    if space.session.keys_go_on:
         return sorted(entered)
     shares = SharesOfUser(space, n)
     here = (m for m in space.users() if shares.is_there(m) and _is_listed(space, m))
@@ -437,7 +437,7 @@ class _NextSteps:
             users=sorted(lacking),
             path=lambda m: self.space.share_path(user, m),
         )
-        if self.space.session.series is not None and self.space.session.family is not None:
+        if self.space.session.keys_go_on:
             return {name: _Missing((), missing.users) for name, missing in shares.items()}
         if self.space.session.family is None:
             return shares

@@ -58,8 +58,8 @@ def offline_bytes(p: Parameters) -> int:
 
 
 def offline_bytes_in(session: Session) -> int:
-    """The same in a round that there is; in a later round of a series nothing is sent."""
-    if session.series is not None:
+    """The same in a round that there is; where keys of a series go on, nothing is sent."""
+    if session.keys_go_on:
         return 0
     return construction(session.parameters).offline_bytes(session.family or ())
 

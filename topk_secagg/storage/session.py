@@ -133,6 +133,11 @@ class Session(Brief):
         """How late in its series the round is: how often keys are put through `next_key`."""
         return 0 if self.series is None else self.series.generation
 
+    @property
+    def keys_go_on(self) -> bool:
+        """Whether the keys follow from those of the series; shares are written out anew."""
+        return self.series is not None and self.parameters.dealing == KEYS
+
     def kept_in_series(self) -> dict[str, Any]:
         """What all rounds of a series have in common."""
         p = self.parameters
