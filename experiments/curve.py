@@ -316,7 +316,7 @@ class Curve:
             colluders=s.colluders,
             construction="sketch",
             dealing=s.dealing,
-            picks=PICKS,
+            picks=None if options.get("whole") else PICKS,
             field=s.field,
             saturate=True,
             drop_masking=dropped,
