@@ -195,11 +195,11 @@ docs: $(DEV_READY) ## regenerate the generated parts of the documents
 pictures: $(DEV_READY) ## redraw the pictures of the README (needs Chromium)
 	$(BIN)/python docs/pictures.py
 
-bench: $(DEV_READY) ## measure everything against floors and peers (about ten minutes) and write docs/benchmarks
+bench: $(DEV_READY) ## measure everything against floors and peers (about twenty minutes) and write docs/benchmarks
 	$(BIN)/python benchmarks/bench.py --output docs/benchmarks
 	$(BIN)/cog -r docs/benchmarks.md
 
-bench-quick: $(DEV_READY) ## the same with smaller sizes and fewer repeats, printed only (about a minute)
+bench-quick: $(DEV_READY) ## the same with smaller sizes and fewer repeats, printed only (about three minutes)
 	$(BIN)/python benchmarks/bench.py --quick
 
 # (in an environment of its own: Flower asks for older versions of some libraries)

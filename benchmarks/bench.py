@@ -1,4 +1,5 @@
-"""Everything that is measured, in one run: start-up, kernels, floors, peers, growth and bytes.
+"""Everything that is measured, in one run: start-up, kernels, floors, low rank, peers, growth and
+bytes.
 
 Usage: bench.py [--quick] [--only PART]... [--output FOLDER]. Prints a table, and writes
 results.json and plots to the folder. Every figure is a ratio to a floor or a peer that was measured
@@ -17,13 +18,14 @@ from typing import Any
 import floors
 import growth
 import kernels
+import low_rank
 import paper_size
 import peers
 import startup
 import users
 from measuring import Figure, machine, scratch
 
-PARTS = ("start-up", "kernels", "floors", "peers", "growth", "users", "bytes")
+PARTS = ("start-up", "kernels", "floors", "low rank", "peers", "growth", "users", "bytes")
 TABLES = {"growth": growth.rows, "users": users.rows, "bytes": paper_size.rows}
 HEADER = ["", "figure", "ours", "against", "theirs", "ratio (least..most)", "wanted", ""]
 
@@ -41,6 +43,8 @@ def measure(parts: list[str], *, quick: bool) -> dict[str, Any]:
                 figures = kernels.figures(repeats)
             elif part == "floors":
                 figures = floors.figures(folder, 2_560_000 if quick else 25_600_000)
+            elif part == "low rank":
+                figures = low_rank.figures(folder, quick=quick)
             elif part == "peers":
                 measured = peers.measure(peers.LENGTHS[:2] if quick else peers.LENGTHS, repeats)
                 results["peers"] = measured
@@ -113,7 +117,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument(
-        "--quick", action="store_true", help="smaller sizes and fewer repeats: about a minute"
+        "--quick", action="store_true", help="smaller sizes and fewer repeats: about three minutes"
     )
     parser.add_argument(
         "--only", action="append", choices=PARTS, help="measure this part; can be repeated"
