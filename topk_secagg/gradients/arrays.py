@@ -126,12 +126,12 @@ def _items(gradient: Given) -> list[tuple[Any, Any]]:
         gradient = _gradients_of_module(gradient)
     if isinstance(gradient, Mapping):
         return list(gradient.items())
-    if _is_list_oftensors_of(gradient):
+    if _is_list_of_tensors(gradient):
         return list(enumerate(gradient))
     return [("", gradient)]
 
 
-def _is_list_oftensors_of(gradient: Given) -> bool:
+def _is_list_of_tensors(gradient: Given) -> bool:
     """Whether it is a list of arrays (or None), and not one array written as a list of numbers."""
     return isinstance(gradient, list | tuple) and any(
         part is None or (hasattr(part, "shape") and not isinstance(part, np.generic))
@@ -167,7 +167,7 @@ def tensors_of(gradient: Given) -> Gradient:
             tensors.append(_tensor(name, value))
         else:
             ties[name] = first
-    return Gradient(tensors, absent, sequence=_is_list_oftensors_of(gradient), ties=ties)
+    return Gradient(tensors, absent, sequence=_is_list_of_tensors(gradient), ties=ties)
 
 
 def _view(value: Any) -> tuple[Any, ...]:

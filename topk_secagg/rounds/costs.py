@@ -21,6 +21,7 @@ from ..protocol.parameters import (
     rate_of_answer,
     rate_of_masked,
 )
+from ..storage.documents import DIGEST_BYTES
 from ..storage.session import Session
 from ..storage.share import file_bytes, files_bytes, header_bytes
 from ..storage.workspace import Workspace
@@ -32,7 +33,6 @@ _MASKED_BYTES = 270
 _LEDGER_BYTES = 1500
 _SURVIVORS_ROW_BYTES = 240
 _DIGEST_ROW_BYTES = 80  # of a dealer's list, in ledgers and survivors.json
-_DIGEST_BYTES = 32
 _LIST_BYTES = 300
 _COMMITMENT_ROW_BYTES = 67
 _SESSION_BYTES = 1000
@@ -112,7 +112,7 @@ def _masked_file_bytes(p: Parameters) -> int:
     """About what masked/user-NN.h5 has: X names whose shares its user holds."""
     c = construction(p)
     datasets = 1 if c.index_code.size == 0 else 2
-    holds = _LIST_BYTES + p.users * _DIGEST_BYTES if p.dealing == KEYS else 0
+    holds = _LIST_BYTES + p.users * DIGEST_BYTES if p.dealing == KEYS else 0
     return c.masked_bytes + header_bytes(datasets) + _MASKED_BYTES + holds
 
 
@@ -211,7 +211,7 @@ def _own_bytes(p: Parameters, family: tuple[Block, ...]) -> int:
     c = construction(p)
     drawn = 0 if family else p.symbol_bytes * (c.place_count + c.mask_count)
     held = len(family) * (p.users - p.survivors + 1)  # of all dealers, the mean of the users
-    chain = KEY_BYTES * (len(family) + held) + p.users * _DIGEST_BYTES if family else 0
+    chain = KEY_BYTES * (len(family) + held) + p.users * DIGEST_BYTES if family else 0
     ledger = _LEDGER_BYTES + p.users * _row_bytes(p)
     return drawn + header_bytes(2) + chain + header_bytes(1) + ledger + _list_bytes(family)
 

@@ -23,8 +23,8 @@ from ..algebra.randomness import KEY_BYTES
 from ..protocol.deal import Block, next_key
 from .artifacts import BYTES, Draft, Kind, Table, opened, write_hashed
 from .atomic import Array
+from .documents import DIGEST_BYTES
 from .hdf5_writer import Shapes
-from .masked import DIGEST_BYTES
 from .session import Session
 
 KIND = Kind(

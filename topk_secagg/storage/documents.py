@@ -23,6 +23,7 @@ VERSION = 1
 DOCUMENT_KINDS = (
     "session", "dealt", "survivors", "confirmation", "ledger", "folder", "decoded"
 )  # fmt: skip
+DIGEST_BYTES = 32  # of a SHA-256
 LARGEST = 16 << 20  # bytes of a document
 LONGEST_LIST = 1 << 16  # entries
 AGAIN = "fetch or make the file again"

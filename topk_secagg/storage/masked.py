@@ -17,11 +17,10 @@ from ..protocol.messages import Masked
 from ..protocol.parameters import KEYS, Parameters
 from .artifacts import BYTES, SYMBOLS, Content, Draft, Kind, Table, opened
 from .atomic import Array
+from .documents import DIGEST_BYTES
 from .hdf5_writer import Shapes
 from .keys import Identity
 from .session import Session
-
-DIGEST_BYTES = 32
 
 KIND = Kind(
     "masked",

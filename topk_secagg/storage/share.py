@@ -28,6 +28,7 @@ from ..protocol.deal import Block, Deal
 from ..protocol.held import KeyShares
 from ..protocol.parameters import KEYS, Parameters
 from .artifacts import BYTES, SYMBOLS, Artifact, Attributes, Kind, opened
+from .documents import DIGEST_BYTES
 from .hdf5_writer import Shapes, bytes_of
 from .keys import Identity, looks_sealed, unsealed
 from .session import Session
@@ -52,7 +53,6 @@ KIND = Kind(
     secret=True,
     signed=True,
 )
-_DIGEST_BYTES = 32
 _ATTRIBUTES_BYTES = 700  # about what a small HDF5 file has besides its datasets
 _DATASET_BYTES = 290  # about what describes a dataset
 _HEADER_BYTES = 4096  # more than HDF5 adds to the datasets
@@ -71,7 +71,7 @@ def written_shapes(p: Parameters) -> Shapes:
     """Of a share that is written out: a checksum for every `check_rows` rows."""
     c = construction(p)
     table = (stored_type(p.field).str, (c.rows, c.width))
-    checks = (ceil_div(c.rows, c.check_rows), len(c.share_names), _DIGEST_BYTES)
+    checks = (ceil_div(c.rows, c.check_rows), len(c.share_names), DIGEST_BYTES)
     return {**dict.fromkeys(c.share_names, table), "check": ("|u1", checks)}
 
 
