@@ -35,6 +35,8 @@ from topk_secagg.algebra.field import DEFAULT_FIELD
 from topk_secagg.gradients.files import write_gradient
 from topk_secagg.gradients.tensors import Gradient, Tensor
 from topk_secagg.protocol.parameters import CONSTRUCTIONS
+from topk_secagg.review.audit import collect_evidence
+from topk_secagg.review.evidence import Finding
 from topk_secagg.storage import survivors as survivors_file
 from topk_secagg.storage.artifacts import Draft, Table, opened, write_hashed
 from topk_secagg.storage.hdf5_writer import new_file
@@ -772,3 +774,8 @@ def said_end(stream: IO[bytes]) -> int:
 
 def is_root() -> bool:
     return os.geteuid() == 0
+
+
+def audited(space: Workspace, identities: Sequence[Path] = ()) -> list[Finding]:
+    """What an audit finds, without the page and the lists of the command."""
+    return collect_evidence(space, identities).findings

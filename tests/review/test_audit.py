@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import numpy as np
 import played
 import pytest
-from played import Recipe, Round, call, claim_terabytes, edit, must, placed, rewrite
+from played import Recipe, Round, audited, call, claim_terabytes, edit, must, placed, rewrite
 
 import topk_secagg as ts
 from topk_secagg.algebra.field import SMALL_FIELD
@@ -24,7 +24,7 @@ from topk_secagg.protocol.messages import Secret
 from topk_secagg.protocol.permutation import Permutation
 from topk_secagg.protocol.sketch import Sketch
 from topk_secagg.review import audit_sum, evidence, folders
-from topk_secagg.review.audit import audit, collect_evidence
+from topk_secagg.review.audit import collect_evidence
 from topk_secagg.review.report import page
 from topk_secagg.review.uniformity import chi_square_tail, uniformity
 from topk_secagg.rounds import freeze as freeze_step
@@ -134,7 +134,7 @@ def move_secrets(space, home):
 
 
 def fails(space, *identities):
-    return of(audit(Workspace(space.root, space.secrets), identities), "fail")
+    return of(audited(Workspace(space.root, space.secrets), identities), "fail")
 
 
 def flip(path, dataset):
@@ -172,7 +172,7 @@ def forge_share(space, m, n, change):
 @pytest.mark.parametrize("kind", ROUNDS)
 def test_a_clean_round_passes_with_all_files_and_with_public_files_only(finished, kind):
     space = finished(kind)
-    findings = audit(space)
+    findings = audited(space)
     assert of(findings, "fail") == []
     assert of(findings, "not checkable") == []
     assert {f.point for f in findings} >= PRIVATE_POINTS
@@ -184,7 +184,7 @@ def test_a_clean_round_passes_with_all_files_and_with_public_files_only(finished
     assert tuple(map(float, rates)) == RATES[kind]
     for name in ("secrets", "shares"):
         shutil.rmtree(space.root / name)
-    findings = audit(Workspace(space.root))
+    findings = audited(Workspace(space.root))
     assert of(findings, "fail") == []
     assert {point for point, _ in of(findings, "not checkable")} == PRIVATE_POINTS
     assert not {f.point for f in findings if f.verdict == "pass"} & PRIVATE_POINTS
@@ -192,14 +192,14 @@ def test_a_clean_round_passes_with_all_files_and_with_public_files_only(finished
 
 def test_sealed_shares_are_checked_with_identities_and_not_checkable_without(sealed):
     space, identities = sealed
-    findings = audit(space, identities)
+    findings = audited(space, identities)
     assert of(findings, "fail") == of(findings, "not checkable") == []
-    findings = audit(space, identities[:2])
+    findings = audited(space, identities[:2])
     assert of(findings, "fail") == []
     closed = [s for point, s in of(findings, "not checkable") if point.startswith("sealed")]
     assert len(closed) == (N - 2) * N
     assert "shares/user-03/from-01.h5.age" in closed
-    findings = audit(space)
+    findings = audited(space)
     assert of(findings, "fail") == []
     assert ("Y recomputed", "elimination/user-01.h5") in of(findings, "not checkable")
 
@@ -211,7 +211,7 @@ def test_a_running_round_and_users_that_drop_out_are_no_fail(tmp_path):
     space = Workspace(r.folder)
     p = space.session.parameters
     rates = {("rates against the theorem", "X"), ("rates against the theorem", "Y")}
-    assert rates < set(of(audit(space), "not checkable"))
+    assert rates < set(of(audited(space), "not checkable"))
     for before, stage in (
         ("init", "init"),
         ("init", "masked"),
@@ -220,7 +220,7 @@ def test_a_running_round_and_users_that_drop_out_are_no_fail(tmp_path):
     ):
         r.play(before, stage)
         assert fails(space) == []
-    findings = audit(space)
+    findings = audited(space)
     assert (of(findings, "fail"), of(findings, "not checkable")) == ([], [(AGREE, "elimination")])
     shutil.copy(
         space.answer_path(2), space.answer_path(N)
@@ -240,7 +240,7 @@ def test_a_user_that_forgot_its_secret(finished):
     space = finished()
     before = space.secret_path(2).read_bytes()
     ts.forget(space, 2)
-    findings = audit(space)
+    findings = audited(space)
     assert of(findings, "fail") == []
     assert ("masks and places fit X", "masked/user-02.h5") in of(findings, "not checkable")
     space.secret_path(2).touch(0o600)
@@ -351,7 +351,7 @@ def test_damage_is_found_in_its_file_and_does_not_stop_the_rest(finished, name, 
         shares=name.startswith("shares"), public=name in ("aggregate.h5", "session.json")
     )
     damage(space.root / name)
-    findings = audit(Workspace(space.root))
+    findings = audited(Workspace(space.root))
     assert of(findings, "fail") == ([(expected, name)] if isinstance(expected, str) else expected)
     if isinstance(expected, str) and name != "aggregate.h5":
         # to decode takes every X
@@ -366,7 +366,9 @@ def test_a_file_that_claims_two_terabytes_is_refused_unread(finished, name):
     space = finished(public=True)
     claim_terabytes(space.root / name)
     assert (space.root / name).stat().st_size > 2e12
-    failed = {finding.subject: finding.why for finding in audit(space) if finding.verdict == "fail"}
+    failed = {
+        finding.subject: finding.why for finding in audited(space) if finding.verdict == "fail"
+    }
     assert failed[name] == "it is larger than any such file of this session"
 
 
@@ -478,7 +480,7 @@ def test_an_aggregate_that_corrects_an_answer_that_is_missing_is_not_checkable(f
     space = finished(public=True)
     rewrite(space.aggregate_path, lambda _, d: d.__setitem__("corrected", users(3)))
     space.answer_path(3).unlink()
-    assert RECOMPUTED in of(audit(space), "not checkable")
+    assert RECOMPUTED in of(audited(space), "not checkable")
 
 
 # --- secrets, shares and ledgers -----------------------------------------------------------------
@@ -516,7 +518,7 @@ def test_wrong_shares_whose_holder_cannot_be_identified(finished, kind):
     name = construction(space.session.parameters).share_names[0]
 
     def wrong():
-        return [f for f in audit(space) if (f.point, f.verdict) == (SHARES, "fail")]
+        return [f for f in audited(space) if (f.point, f.verdict) == (SHARES, "fail")]
 
     def one(datasets):
         datasets[name][0, 0] = (int(datasets[name][0, 0]) + 1) % q
@@ -584,7 +586,7 @@ def test_secrets_elsewhere_are_named_without_the_digits_of_the_session(finished,
     away = Workspace(space.root, tmp_path / "away")
     away.private.parent.mkdir()
     (space.root / "secrets").rename(away.private)
-    found = list(audit(away))
+    found = list(audited(away))
     subjects = {finding.subject for finding in found if finding.point == "ledgers"}
     assert subjects == {f"SECRETS/user-{n:02}.ledger.json" for n in space.users()}
     assert not any(space.session.id in f"{f.subject} {f.why}" for f in found)
@@ -663,7 +665,7 @@ class TestItStaysInTheFolder:
         (space.root / name).symlink_to(outside)
         code, text = self.shown(space, tmp_path)
         assert (code, "private-name" in text) == (0, False)
-        left_out = [(f.subject, f.why) for f in audit(space) if f.point == ONLY]
+        left_out = [(f.subject, f.why) for f in audited(space) if f.point == ONLY]
         assert left_out == [(name, "a link, which was not followed")]
 
     def test_without_the_check_a_link_leads_the_audit_through_the_machine(
@@ -682,7 +684,7 @@ class TestItStaysInTheFolder:
         outside.rename(space.root / "masked/extra")
         code, text = self.shown(space, tmp_path)
         assert (code, "private-name" in text) == (0, False)
-        left_out = [(f.subject, f.why) for f in audit(space) if f.point == ONLY]
+        left_out = [(f.subject, f.why) for f in audited(space) if f.point == ONLY]
         why = "a folder that this round does not have; it was not opened"
         assert left_out == [("masked/extra", why)]
         monkeypatch.setattr(folders._Folders, "has_folder", lambda *_, **__: True)  # the twin
@@ -703,7 +705,7 @@ class TestItStaysInTheFolder:
         (space.root / name).symlink_to(real)
 
         def of_point():
-            findings = audit(Workspace(space.root))
+            findings = audited(Workspace(space.root))
             about = [f.verdict for f in findings if f.point == point and name in f.subject]
             return set(about), of(findings, "fail")
 
@@ -748,7 +750,7 @@ class TestItStaysInTheFolder:
         space = finished()
         (space.root / "shares/user-03/again").symlink_to(space.root / "shares")
         (space.root / "masked/self").symlink_to("self")
-        findings = audit(space)
+        findings = audited(space)
         assert of(findings, "fail") == []
         assert set(of(findings, "not checkable")) == {
             (ONLY, "shares/user-03/again"),
@@ -765,7 +767,7 @@ class TestItStaysInTheFolder:
             return really(path)
 
         monkeypatch.setattr(Path, "iterdir", closed)
-        found = {f.subject: f.why for f in audit(space) if f.point == ONLY}
+        found = {f.subject: f.why for f in audited(space) if f.point == ONLY}
         assert found == {"masked": "it cannot be listed: permission denied"}
 
 
@@ -788,7 +790,7 @@ class TestABugIsNoFindingAboutAUser:
 
         monkeypatch.setattr(module, function, broken)
         with pytest.raises(bug, match="ours"):
-            audit(space)
+            audited(space)
         result = call("audit", space.root)
         assert result.code == 1
         assert "a bug" in result.err
@@ -799,14 +801,14 @@ class TestABugIsNoFindingAboutAUser:
     ):
         space = finished(public=True)
         (space.root / "notes.json").write_text("{}")
-        assert (ONLY, "notes.json") in of(audit(space), "not checkable")
+        assert (ONLY, "notes.json") in of(audited(space), "not checkable")
 
         def broken(*_):
             raise NameError("ours")
 
         monkeypatch.setattr(documents, "kind_of", broken)
         with pytest.raises(NameError, match="ours"):
-            audit(space)
+            audited(space)
 
     def test_a_disk_that_fails_is_not_the_fault_of_the_file(self, finished, monkeypatch):
         space = finished(public=True)
@@ -815,7 +817,7 @@ class TestABugIsNoFindingAboutAUser:
             raise OSError(5, "Input/output error")
 
         monkeypatch.setattr(masked, "read", failing)
-        findings = audit(space)
+        findings = audited(space)
         assert of(findings, "fail") == []
         assert (
             "X of the right size, indices and values allowed",
@@ -827,7 +829,7 @@ class TestABugIsNoFindingAboutAUser:
     def test_a_part_of_a_session_of_another_type_is_a_fail(self, finished, part, value):
         space = finished(public=True)
         edit(space.session_path, lambda body: body.update({part: value}))
-        findings = audit(Workspace(space.root))
+        findings = audited(Workspace(space.root))
         assert ("schema", "session.json") in of(findings, "fail")
 
 
@@ -840,7 +842,7 @@ def test_what_is_missing_is_not_checkable(finished):
         space.share_path(m, 3).unlink()
     for n in (3, 4, 5):
         space.answer_path(n).unlink()
-    findings = audit(space)
+    findings = audited(space)
     assert of(findings, "fail") == []
     unknown = of(findings, "not checkable")
     for expected in (
@@ -867,7 +869,7 @@ def test_files_that_the_auditor_may_not_read_are_not_checkable(finished, monkeyp
         return really(path, *args, **kwargs)
 
     monkeypatch.setattr(os, "open", closed)
-    findings = audit(space)
+    findings = audited(space)
     assert of(findings, "fail") == []
     assert ("schema", "secrets/user-01.h5") in of(findings, "not checkable")
     assert ("schema", "shares/user-01/from-02.h5") in of(findings, "not checkable")
@@ -890,7 +892,7 @@ def test_a_damaged_forged_or_plain_share_of_a_sealed_round_and_an_identity_of_an
     }
     ts.keygen(1, tmp_path / "stranger")
     with pytest.raises(BadData, match="any user of this round"):
-        audit(space, [tmp_path / "stranger/user-01.identity"])
+        audited(space, [tmp_path / "stranger/user-01.identity"])
 
 
 def test_a_forged_signature(sealed):
@@ -914,11 +916,11 @@ def test_confirmations_that_are_missing_forged_or_of_another_survivors_json(seal
     space, identities = sealed
     survivors = survivors_file.read(space)
     space.confirmation_path(5).unlink()
-    findings = audit(space)
+    findings = audited(space)
     assert of(findings, "fail") == []
     assert (CONFIRMED, "elimination") in of(findings, "pass")
     space.confirmation_path(4).unlink()
-    assert (CONFIRMED, "elimination") in of(audit(space), "not checkable")
+    assert (CONFIRMED, "elimination") in of(audited(space), "not checkable")
     edit(space.confirmation_path(3), lambda body: body.update(user=4))
     shutil.copy(space.confirmation_path(2), space.confirmation_path(4))
     for user, digest, signer in ((2, "0" * 64, 2), (5, survivors.digest, 1)):
@@ -942,7 +944,7 @@ def test_the_folders_of_a_sealed_round_may_be_shared(sealed):
         ("secrets", 0o1777),
     ):
         (space.root / name).chmod(mode)  # in the first two, users cannot replace files of others
-    findings = audit(space)
+    findings = audited(space)
     assert of(findings, "fail") == [("permissions", "secrets")]
     assert ("permissions", "elimination") in of(findings, "not checkable")
     assert ("permissions", "masked") in of(findings, "pass")
@@ -959,7 +961,7 @@ def test_temporary_files_and_foreign_files_are_no_fail_but_files_of_the_round_un
     (space.root / "sum.npz").write_bytes(b"")
     (space.root / "backup").mkdir()
     shutil.copy(space.secret_path(1), space.root / "backup")
-    findings = [f for f in audit(space) if f.point == "only files of the round"]
+    findings = [f for f in audited(space) if f.point == "only files of the round"]
     assert [(f.subject, f.verdict) for f in findings] == [
         ("backup", "not checkable"),
         ("notes.json", "not checkable"),

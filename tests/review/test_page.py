@@ -9,13 +9,13 @@ from xml.etree import ElementTree
 import played
 import pytest
 from browser import WIDTHS, measured
-from played import Recipe, Round, must
+from played import Recipe, Round, audited, must
 
 import topk_secagg
 from topk_secagg.protocol.constructions import construction
-from topk_secagg.review.audit import audit, collect_evidence
-from topk_secagg.review.evidence import establishes
-from topk_secagg.review.report import ELSE, SECRETS, SHARES, checked, page, unchecked
+from topk_secagg.review.audit import collect_evidence
+from topk_secagg.review.points import ELSE, SECRETS, SHARES
+from topk_secagg.review.report import checked, page, unchecked
 from topk_secagg.storage.workspace import Workspace
 
 L, K, N = (
@@ -154,9 +154,9 @@ def test_without_survivors_it_says_so(spaces, tmp_path):
 def test_every_point_says_in_a_sentence_what_it_establishes(spaces, reports):
     for name, space in spaces.items():
         text = text_of(reports[name])
-        for point in {finding.point for finding in audit(space)}:
-            assert re.fullmatch(r"[A-Zs].*\.", establishes(point)), point
-            assert establishes(point) in text
+        for point in {finding.point for finding in audited(space)}:
+            assert re.fullmatch(r"[A-Zs].*\.", point.establishes), point
+            assert point.establishes in text
 
 
 def test_all_bins_of_a_histogram_cover_equally_many_values(spaces, reports):

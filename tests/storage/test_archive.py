@@ -8,10 +8,9 @@ from pathlib import Path
 
 import h5py
 import pytest
-from played import ROOT, attributes, contents, datasets
+from played import ROOT, attributes, audited, contents, datasets
 
 from topk_secagg.errors import Refused
-from topk_secagg.review.audit import audit
 from topk_secagg.rounds import init
 from topk_secagg.rounds.decode import decode
 from topk_secagg.rounds.eliminate import eliminate
@@ -138,6 +137,6 @@ def test_a_late_answer_agrees(last):
 
 def test_the_audit_finds_no_fault(space, archive):
     identities = sorted(archive.glob("secrets/*.identity")) if space.session.recipients else []
-    findings = audit(space, identities)
+    findings = audited(space, identities)
     assert [finding for finding in findings if finding.verdict == "fail"] == []
     assert len(findings) > 10

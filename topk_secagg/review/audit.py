@@ -30,41 +30,14 @@ from ..storage.keys import Identity, read_identity
 from ..storage.session import Session
 from ..storage.survivors import Survivors
 from ..storage.workspace import Workspace
+from . import points
 from .audit_shares import audit_private
 from .audit_sum import audit_sum
-from .evidence import Evidence, Finding
+from .evidence import Evidence
 from .folders import audit_folders
 from .uniformity import FEWEST_BINS, LEAST_EXPECTED, laws, uniformity
 
 _Part = TypeVar("_Part")
-_ONE_SET = "one survivor set, one set of X"
-_MASKED_ALLOWED = "X of the right size, indices and values allowed"
-_CONFIRMED = "confirmations of survivors.json"
-_FAMILY = "keys of any T users leave masks uniform"
-_BASIS = "basis follows from the last sum"
-_LISTS = "lists of commitments to keys"
-
-
-def audit(
-    space: Workspace,
-    identities: Sequence[Path] = (),
-    progress: Progress = lambda _: None,
-    *,
-    access: Access = PLAIN,
-) -> list[Finding]:
-    """Check a round point by point. Damaged files become findings; only a missing session.json
-    raises, and one that is not the pinned one.
-
-    Arguments:
-    space: the round (`Workspace`).
-    identities: identity files, to open the sealed shares for these users.
-    progress: called with the share that is done, 0 to 1.
-    access: the session and the keys that are expected (`Access`).
-
-    Returns the findings: each has a `verdict` ("pass", "fail" or "not checkable"), and says on what
-    and why.
-    """
-    return collect_evidence(space, identities, progress, access=access).findings
 
 
 def collect_evidence(
@@ -74,12 +47,16 @@ def collect_evidence(
     *,
     access: Access = PLAIN,
 ) -> Evidence:
-    """All findings on a round, and the sound data behind them."""
+    """Check a round point by point: all findings, and the sound data behind them.
+
+    Damaged files become findings; only a missing session.json raises, and one that is not the
+    pinned one. `identities` are files, to open the sealed shares for these users.
+    """
     check_session(space, access)
     evidence = Evidence(space, session_pinned=access.session is not None)
     _session(evidence)
     if evidence.session is None:
-        evidence.add_not_checkable("everything else", ".", "session.json is not sound")
+        evidence.add_not_checkable(points.EVERYTHING_ELSE, ".", "session.json is not sound")
         return evidence
     check_series(space, access)
     check_keys(space, access)
@@ -122,19 +99,19 @@ def _session(evidence: Evidence) -> None:
     with suppress(BadData, ValueError, RecursionError):  # `parse_session` will say what is wrong
         body = json.loads(evidence.space.session_content)
     if isinstance(body, dict):
-        with evidence.check("parameters admissible", path) as check:
+        with evidence.check(points.PARAMETERS, path) as check:
             check.why = _part_of_session(body, "parameters", Parameters).summary()
-        with evidence.check("points distinct", path) as check:
+        with evidence.check(points.POINTS, path) as check:
             parsed = _part_of_session(body, "points", Points)
-            points = [*parsed.alpha, *parsed.beta]
-            check.why = f"{len(points)} points"
-            if len(set(points)) < len(points):
-                raise BadData(f"{len(set(points))} points where {len(points)} should be")
-    with evidence.check("schema", path) as check:
+            numbers = [*parsed.alpha, *parsed.beta]
+            check.why = f"{len(numbers)} points"
+            if len(set(numbers)) < len(numbers):
+                raise BadData(f"{len(set(numbers))} points where {len(numbers)} should be")
+    with evidence.check(points.SCHEMA, path) as check:
         evidence.session = evidence.space.session
         check.why = f"session {evidence.session.fingerprint}"
     if evidence.session and evidence.session.family is not None:
-        with evidence.check(_FAMILY, path) as check:
+        with evidence.check(points.FAMILY, path) as check:
             check.why = _family(evidence.session)
 
 
@@ -153,13 +130,13 @@ def _basis(evidence: Evidence) -> None:
     if not space.session.reduction.has_basis:
         return
     if not evidence.available(path):
-        evidence.add_not_checkable(_BASIS, path, "it is not available")
+        evidence.add_not_checkable(points.BASIS, path, "it is not available")
         return
-    with evidence.check("schema", path) as schema:
+    with evidence.check(points.SCHEMA, path) as schema:
         evidence.check_not_linked(path)
         basis.read(space)
     if schema.passed:
-        with evidence.check(_BASIS, path) as check:
+        with evidence.check(points.BASIS, path) as check:
             check.why = _recomputed(space)
 
 
@@ -199,9 +176,9 @@ def _dealt(evidence: Evidence) -> None:
     for n in space.users():
         path = space.dealt_path(n)
         if not evidence.available(path):
-            evidence.add_not_checkable(_LISTS, path, "it is not available")
+            evidence.add_not_checkable(points.LISTS, path, "it is not available")
             continue
-        with evidence.check(_LISTS, path) as check:
+        with evidence.check(points.LISTS, path) as check:
             evidence.check_not_linked(path)
             evidence.dealt[n] = dealt.read(space, n)
             signed = "signed" if space.session.recipients else "not signed, as there are no keys"
@@ -220,11 +197,11 @@ def _part_of_session(body: dict[str, Any], name: str, kind: type[_Part]) -> _Par
 def _survivors(evidence: Evidence) -> None:
     """Check survivors.json, and that the right user wrote it."""
     path = evidence.space.survivors_path
-    with evidence.check("schema", path) as schema:
+    with evidence.check(points.SCHEMA, path) as schema:
         evidence.check_not_linked(path)
         survivors.parse(path, documents.read_bytes(path, "the round is not frozen yet"))
     if schema.passed:
-        with evidence.check("survivors of this round, from its freezer", path) as check:
+        with evidence.check(points.SURVIVORS, path) as check:
             u1 = evidence.survivors = survivors.read(evidence.space)
             signed = "signed" if u1.signature else "not signed, as there are no keys"
             whose = "proposed for all to confirm"
@@ -248,16 +225,15 @@ def _masked(evidence: Evidence) -> None:
     for n in evidence.space.users():
         path = evidence.space.masked_path(n)
         evidence.examine(
-            path, masked.KIND, expected=session.header(n), read=read, last=_MASKED_ALLOWED
+            path, masked.KIND, expected=session.header(n), read=read, last=points.MASKED_ALLOWED
         )
         if not evidence.available(path) and (u1 is None or n in u1.rows):
-            evidence.add_not_checkable(_MASKED_ALLOWED, path, "it is not available")
+            evidence.add_not_checkable(points.MASKED_ALLOWED, path, "it is not available")
         if u1 and n in u1.rows:
-            with evidence.check(_ONE_SET, path) as check:
+            with evidence.check(points.ONE_SET, path) as check:
                 check.why = _frozen(evidence, u1, n)
     if u1:
-        point = "enough survivors hold all shares"
-        with evidence.check(point, evidence.space.survivors_path) as check:
+        with evidence.check(points.ENOUGH_HOLDERS, evidence.space.survivors_path) as check:
             check.why = _enough_holders(evidence, u1)
 
 
@@ -300,9 +276,9 @@ def _uniform(evidence: Evidence) -> None:
     if construction(evidence.p).entries >= FEWEST_BINS * LEAST_EXPECTED:
         subjects += [(evidence.space.masked_path(n), [n]) for n in x]
     for subject, users in subjects:
-        whose = " in one X" if isinstance(subject, Path) else ""
+        point = points.uniform_in_one if isinstance(subject, Path) else points.uniform
         for law in laws(evidence.p, [x[n] for n in users]):
-            with evidence.check(f"{law.name} uniform{whose}", subject) as check:
+            with evidence.check(point(law.name), subject) as check:
                 check.why = uniformity(law.parts, law.bound, distinct=law.distinct)
 
 
@@ -327,7 +303,7 @@ def _answers(evidence: Evidence) -> None:
         expected = space.session.header(n)
         evidence.examine(space.answer_path(n), answer.KIND, expected=expected, read=read)
     for n, survivors_digest in evidence.answered.items():
-        with evidence.check(_ONE_SET, space.answer_path(n)) as check:
+        with evidence.check(points.ONE_SET, space.answer_path(n)) as check:
             check.why = _answers_survivors(evidence, n, survivors_digest)
 
 
@@ -353,10 +329,10 @@ def _confirmations(evidence: Evidence) -> None:
     for n in space.users():
         path = space.confirmation_path(n)
         if evidence.available(path):
-            with evidence.check(_CONFIRMED, path) as check:
+            with evidence.check(points.CONFIRMED, path) as check:
                 check.why = _confirmed(evidence, n, path)
     if evidence.answered:
-        with evidence.check(_CONFIRMED, "elimination") as check:
+        with evidence.check(points.CONFIRMED, "elimination") as check:
             need = space.session.confirmations
             confirmed = list(evidence.confirmed.values())
             for digest in sorted(set(evidence.answered.values())):

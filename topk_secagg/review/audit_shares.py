@@ -31,6 +31,7 @@ from ..storage.keys import Identity
 from ..storage.ledger import Ledger
 from ..storage.secret import StoredSecret
 from ..storage.share import HeldKeys, OpenShare, SharesOfUser
+from . import points
 from .evidence import Evidence
 
 _Tables = dict[int, tuple[Symbols, ...]]  # rows of a share by its holder, of every dataset
@@ -48,16 +49,16 @@ def audit_private(
         private.check_residual(n)
         private.ledger(n, stored)
         if n in evidence.masked:
-            with evidence.check("masks and places fit X", space.masked_path(n)) as check:
+            with evidence.check(points.FIT, space.masked_path(n)) as check:
                 check.why = private.fit(n, stored)
         private.shares(n, stored)
         progress(n / steps)
     for n in space.users():
         if n in evidence.answers:
-            with evidence.check("Y recomputed", space.answer_path(n)) as check:
+            with evidence.check(points.ANSWERED, space.answer_path(n)) as check:
                 check.why = private.recomputed(n)
         progress(0.5 + n / steps)
-    with evidence.check("aggregate is the sum of the inputs", space.aggregate_path) as check:
+    with evidence.check(points.SUMMED, space.aggregate_path) as check:
         check.why = private.summed()
 
 
@@ -139,12 +140,12 @@ class _Private:
         path = self.space.ledger_path(n)
         evidence = self.evidence
         if not evidence.available(path):
-            evidence.add_not_checkable("ledgers", path, "it is not available")
+            evidence.add_not_checkable(points.LEDGERS, path, "it is not available")
             return
-        with evidence.check("schema", path) as schema:
+        with evidence.check(points.SCHEMA, path) as schema:
             ledger = Ledger.read(path, self.space.session.id, n)
         if schema.passed:
-            with evidence.check("ledgers", path) as check:
+            with evidence.check(points.LEDGERS, path) as check:
                 check.why = self._agreement(ledger, stored)
 
     def _agreement(self, ledger: Ledger, stored: StoredSecret | None) -> str:
@@ -222,7 +223,7 @@ class _Private:
         """Check the keys of one sender with its commitments."""
         for m, opened in shares.items():
             if isinstance(opened, HeldKeys):
-                with self.evidence.check("keys fit the lists", self._path(m, n)) as check:
+                with self.evidence.check(points.KEYS, self._path(m, n)) as check:
                     check.why = self._fit_of_keys(m, n, opened)
 
     def _fit_of_keys(self, m: int, n: int, opened: HeldKeys) -> str:
@@ -257,7 +258,7 @@ class _Private:
         c = self.construction
         one = self.space.share_path(0, n)
         of_all_users = one.parent.with_name("user-*") / one.name
-        with self.evidence.check("shares fit together", of_all_users) as check:
+        with self.evidence.check(points.SHARES_FIT, of_all_users) as check:
             if len(shares) < self.p.survivors:
                 raise InputMissing(
                     f"{counted(len(shares), 'sound share is', 'sound shares are')} available, and "
@@ -331,7 +332,7 @@ class _Private:
             expected = share.share_header(session, m, n, sharing=sharing)
             self.evidence.examine(path, share.KIND, expected=expected, read=read)
         elif self.evidence.available(path):
-            with self.evidence.check("sealed shares open, signed and whole", path):
+            with self.evidence.check(points.SEALED, path):
                 read()
         return sound[0] if sound else None
 

@@ -20,9 +20,8 @@ from ..protocol.round import sum_of_masked
 from ..storage import aggregate, answer
 from ..storage.artifacts import Artifact
 from ..storage.survivors import Survivors
+from . import points
 from .evidence import Evidence
-
-_AGREE = "Y on one polynomial (Reed-Solomon)"
 
 
 def audit_sum(evidence: Evidence) -> None:
@@ -57,10 +56,10 @@ def _decoded(evidence: Evidence) -> Decoded | None:
         needed = f"more than {evidence.p.survivors}" if u1 else "a sound survivors.json"
         sound = counted(answers, "sound answer is", "sound answers are")
         why = f"{sound} available; needed: {needed}"
-        evidence.add_not_checkable(_AGREE, "elimination", why)
+        evidence.add_not_checkable(points.AGREE, "elimination", why)
         return None
     result = None
-    with evidence.check(_AGREE, "elimination") as check:
+    with evidence.check(points.AGREE, "elimination") as check:
         result = _decoded_answers(evidence, u1)
         evidence.liars_excluded = result.liars_excluded
         if result.corrected:
@@ -121,9 +120,9 @@ def _agreement(evidence: Evidence, result: Decoded) -> str:
 def _sum(evidence: Evidence, decoded: Decoded | None) -> None:
     """Check that the aggregate is the decoded sum, and no larger than the clip allows."""
     path = evidence.space.aggregate_path
-    with evidence.check("aggregate recomputed", path) as check:
+    with evidence.check(points.RECOMPUTED, path) as check:
         check.why = _recomputed(evidence, decoded)
-    with evidence.check("sums within the clip", path) as check:
+    with evidence.check(points.WITHIN_CLIP, path) as check:
         check.why = _within_clip(evidence, decoded)
 
 
@@ -172,7 +171,7 @@ def _rates(evidence: Evidence) -> None:
     for (what, payload), rate_of in zip(
         evidence.payloads().items(), (rate_of_masked, rate_of_answer), strict=True
     ):
-        with evidence.check("rates against the theorem", what) as check:
+        with evidence.check(points.RATES, what) as check:
             if not payload:
                 raise InputMissing(f"no sound {what} is available")
             rate = rate_of(evidence.p, payload)

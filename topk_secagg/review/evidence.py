@@ -21,6 +21,8 @@ from ..storage.masked import MaskedFile
 from ..storage.session import Session
 from ..storage.survivors import Survivors
 from ..storage.workspace import Workspace
+from . import points
+from .points import Point
 
 Verdict = Literal["pass", "fail", "not checkable"]
 # What files can cause: our readers raise a SecAggError for every one that is damaged, the system an
@@ -28,103 +30,12 @@ Verdict = Literal["pass", "fail", "not checkable"]
 CAUSED_BY_FILES = (SecAggError, OSError, MemoryError)
 _LONGEST = 400  # characters of a reason; a hostile file could have it quote a lot
 
-_LOOKS = "look random. This can find faults, but it does not prove secrecy."
-_ESTABLISHES = {
-    "parameters admissible": (
-        "The numbers in session.json allow a round that is secret and that can be decoded."
-    ),
-    "points distinct": (
-        "No two evaluation points are equal, so that every share and every answer counts."
-    ),
-    "keys of any T users leave masks uniform": (
-        "Whatever T users hold the keys of blocks together, the masks of all others stay uniform."
-    ),
-    "lists of commitments to keys": (
-        "Each user published one list of commitments to the keys that it dealt. If the round has "
-        "keys of users, it is signed."
-    ),
-    "keys fit the lists": (
-        "Each key that is available is the one to which its dealer is committed."
-    ),
-    "basis follows from the last sum": (
-        "Everybody projects on the same basis, and nobody chose it: it was computed again from the "
-        "last sum, or from the nonce."
-    ),
-    "schema": "Each file has exactly the form that the file format prescribes.",
-    "permissions": (
-        "By their modes, no secret is open to other accounts. Modes of public files are noted "
-        "only, since a copy has modes of its own."
-    ),
-    "only files of the round": "Nothing in the folders pretends to be a file of this round.",
-    "survivors of this round, from its freezer": (
-        "survivors.json is of this session, names enough users, and is from a user that may "
-        "freeze the round. If the round has keys, it is signed with that user's."
-    ),
-    "digest": (
-        "No file was damaged by accident since it was written (signatures protect against forgery)."
-    ),
-    "session and user": "Each file says that it is of this session and of the user in its name.",
-    "session, user and signature": (
-        "Each file is of this session, and signed with the key that session.json has for the "
-        "user in its name."
-    ),
-    "X of the right size, indices and values allowed": (
-        "Each X has the right size, and only entries that an honest user can send."
-    ),
-    "one survivor set, one set of X": (
-        "Every X is the one that survivors.json names, and every Y answers this "
-        "survivors.json. Answers for two survivor sets could reveal gradients."
-    ),
-    "enough survivors hold all shares": (
-        "Enough survivors to decode the sum said that they hold all survivors' shares."
-    ),
-    "masked value uniform": f"The masked values {_LOOKS}",
-    "shift uniform": f"The shifts, which hide the chosen coordinates, {_LOOKS}",
-    "permuted index uniform": f"The permuted indices, which hide the chosen ones, {_LOOKS}",
-    "ranges": "Every number in each file is within the limits that the round sets for it.",
-    "Y on one polynomial (Reed-Solomon)": (
-        "More users answered than are needed, and all agree. The result says how many users "
-        "that lie together this excludes."
-    ),
-    "confirmations of survivors.json": (
-        "Enough users' keys signed this survivors.json that no other one can have as many, "
-        "unless more than T users cheat."
-    ),
-    "aggregate recomputed": "The available answers decode to the sum in aggregate.h5.",
-    "sums within the clip": "No coordinate of the sum is larger than honest users can make it.",
-    "rates against the theorem": (
-        "The size of what users sent, beside the paper's theorem: this is about cost only."
-    ),
-    "ledgers": "What each user noted in its ledger agrees with the files of the round.",
-    "masks and places fit X": "Without its masks, each X is an input that an honest user can have.",
-    "sealed shares open, signed and whole": (
-        "The receiver's key opens each sealed share; it is whole, and signed with its sender's key."
-    ),
-    "shares fit together": (
-        "The shares of each user fit together, and hold what an honest user shares."
-    ),
-    "Y recomputed": "Each answer is exactly what the X and the shares of its user give.",
-    "aggregate is the sum of the inputs": (
-        "The sum in aggregate.h5 is exactly the sum of what the survivors masked."
-    ),
-    "everything else": "Nothing else can be checked without a sound session.json.",
-}
-
-
-def establishes(point: str) -> str:
-    """What a pass of this point means, in a sentence; "" for an unknown point."""
-    return (
-        "The same for the X of each user by itself."
-        if point.endswith(" in one X")
-        else _ESTABLISHES.get(point, "")
-    )
-
 
 @dataclass(frozen=True)
 class Finding:
     """The verdict on one point of the audit for one file or folder."""
 
-    point: str
+    point: Point
     subject: str
     verdict: Verdict
     why: str
@@ -176,15 +87,15 @@ class Evidence:
         answers = (c.bytes_of_answer(shape) for shape in self.answers.values())
         return {"X": c.masked_bytes if self.masked else 0, "Y": max(answers, default=0)}
 
-    def add_pass(self, point: str, subject: Path | str, why: str = "") -> None:
+    def add_pass(self, point: Point, subject: Path | str, why: str = "") -> None:
         """A point that was checked and holds."""
         self._add(Finding(point=point, subject=str(subject), verdict="pass", why=why))
 
-    def add_fail(self, point: str, subject: Path | str, why: str) -> None:
+    def add_fail(self, point: Point, subject: Path | str, why: str) -> None:
         """A point that was checked and does not hold."""
         self._add(Finding(point=point, subject=str(subject), verdict="fail", why=why))
 
-    def add_not_checkable(self, point: str, subject: Path | str, why: str) -> None:
+    def add_not_checkable(self, point: Point, subject: Path | str, why: str) -> None:
         """A point that could not be checked."""
         self._add(Finding(point=point, subject=str(subject), verdict="not checkable", why=why))
 
@@ -206,7 +117,7 @@ class Evidence:
         return text.replace(str(self.space.private), "SECRETS")
 
     @contextmanager
-    def check(self, point: str, subject: Path | str) -> Iterator[Check]:
+    def check(self, point: Point, subject: Path | str) -> Iterator[Check]:
         """Add what the body of the `with` statement comes to: a pass, or what it raised.
 
         An error that files can cause ends here, and `passed` stays false. The body may set `why`,
@@ -222,7 +133,7 @@ class Evidence:
             self.add_pass(point, subject, result.why)
             result.passed = True
 
-    def blame(self, point: str, subject: Path | str, error: Exception) -> None:
+    def blame(self, point: Point, subject: Path | str, error: Exception) -> None:
         """Add a failed check; if its input is missing or cannot be read, it is not checkable
         instead."""
         if isinstance(error, InputMissing):
@@ -239,7 +150,7 @@ class Evidence:
         *,
         expected: Attributes,
         read: Callable[[Artifact], object],
-        last: str = "ranges",
+        last: Point = points.RANGES,
     ) -> None:
         """Check the schema, digest, session, signature and content of an HDF5 file, if there is
         one.
@@ -250,22 +161,22 @@ class Evidence:
         if not self.available(path):
             return
         signer = self.space.session.recipient(int(expected["user"])) if kind.signed else None
-        origin = "session, user and signature" if signer else "session and user"
-        points = ["schema", "digest", origin, last]
+        origin = points.SIGNED_ORIGIN if signer else points.ORIGIN
+        to_check = [points.SCHEMA, points.DIGEST, origin, last]
         try:
             with opened(path, kind) as artifact:
-                self.add_pass(points.pop(0), path, f"a {kind.name} file of version 1")
+                self.add_pass(to_check.pop(0), path, f"a {kind.name} file of version 1")
                 check_size(artifact, self.space.session)
                 artifact.verify()
-                self.add_pass(points.pop(0), path)
+                self.add_pass(to_check.pop(0), path)
                 artifact.expect(expected, signer)
-                self.add_pass(points.pop(0), path)
+                self.add_pass(to_check.pop(0), path)
                 why = read(artifact)
-                self.add_pass(points[0], path, why if isinstance(why, str) else "")
+                self.add_pass(to_check[0], path, why if isinstance(why, str) else "")
         except CAUSED_BY_FILES as error:
-            self.blame(points[0], path, error)
-            for point in points[1:]:
-                self.add_not_checkable(point, path, f"its {points[0]} could not be confirmed")
+            self.blame(to_check[0], path, error)
+            for point in to_check[1:]:
+                self.add_not_checkable(point, path, f"its {to_check[0]} could not be confirmed")
 
     def available(self, path: Path) -> bool:
         """Whether there is such a file. One in a closed folder counts: reading it reports why it

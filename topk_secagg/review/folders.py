@@ -18,9 +18,9 @@ from ..storage.artifacts import opened
 from ..storage.atomic import reason
 from ..storage.kinds import ARTIFACT_KINDS
 from ..storage.workspace import LOCK_NAME, Workspace
+from . import points
 from .evidence import Evidence
 
-ONLY_FILES_OF_THE_ROUND = "only files of the round"
 _ARTIFACT_NAME = re.compile(r"(user|from)-\d+(\.ledger|\.residual|\.chain)?\.(h5|json|h5\.age)")
 _TEMPORARY_NAME = re.compile(r"\..+\.\d+\.tmp")
 _OF_THIS_PROGRAM = (".h5", ".json", ".age")
@@ -33,8 +33,8 @@ def audit_folders(evidence: Evidence) -> None:
     folders = _Folders(evidence)
     folders.enter(evidence.space.root)
     folders.enter(evidence.space.private)  # wherever the user keeps it
-    if not any(f.point == ONLY_FILES_OF_THE_ROUND for f in evidence.findings):
-        evidence.add_pass(ONLY_FILES_OF_THE_ROUND, ".")
+    if not any(f.point == points.ONLY_FILES_OF_THE_ROUND for f in evidence.findings):
+        evidence.add_pass(points.ONLY_FILES_OF_THE_ROUND, ".")
 
 
 class _Folders:
@@ -84,7 +84,7 @@ class _Folders:
                 self._leave_out(path, "a folder that this round does not have; it was not opened")
 
     def _leave_out(self, path: Path, why: str) -> None:
-        self.evidence.add_not_checkable(ONLY_FILES_OF_THE_ROUND, path, why)
+        self.evidence.add_not_checkable(points.ONLY_FILES_OF_THE_ROUND, path, why)
 
     def _is_secret(self, path: Path) -> bool:
         """Whether only its owner may see it. Everybody may see sealed shares."""
@@ -114,7 +114,7 @@ class _Folders:
         In a sealed round several accounts may share a folder with the sticky bit, in which nobody
         can replace another's file.
         """
-        with self.evidence.check("permissions", path) as check:
+        with self.evidence.check(points.PERMISSIONS, path) as check:
             try:
                 mode = stat.S_IMODE(path.stat().st_mode)
             except OSError as error:
@@ -138,7 +138,7 @@ class _Folders:
         at_root = path.parent == self.space.root
         if _TEMPORARY_NAME.fullmatch(path.name):
             self.evidence.add_pass(
-                ONLY_FILES_OF_THE_ROUND,
+                points.ONLY_FILES_OF_THE_ROUND,
                 path,
                 "left by a step that was killed, or that is still running",
             )
@@ -146,13 +146,13 @@ class _Folders:
             self._leave_out(path, "a residual that its user keeps here")
         elif kind:
             self.evidence.add_fail(
-                ONLY_FILES_OF_THE_ROUND,
+                points.ONLY_FILES_OF_THE_ROUND,
                 path,
                 f"a {kind} file of this program under a name that it must not have here",
             )
         elif not at_root and _ARTIFACT_NAME.fullmatch(path.name):
             self.evidence.add_fail(
-                ONLY_FILES_OF_THE_ROUND,
+                points.ONLY_FILES_OF_THE_ROUND,
                 path,
                 "it is named like a file of the round, and this round has no such file",
             )

@@ -15,9 +15,10 @@ from html import escape
 from ..errors import no_coalition
 from ..storage.session import Session
 from ..storage.survivors import Survivors
-from .evidence import Evidence, Finding, Verdict, establishes
+from .evidence import Evidence, Finding, Verdict
 from .figures import bars, drop_outs, sent_bytes
 from .markup import tag
+from .points import ELSE, SECRETS, SHARES, Point
 from .style_sheet import STYLE
 from .uniformity import laws
 
@@ -36,21 +37,6 @@ _LABELS = {
 }
 
 
-SECRETS = "the secrets and ledgers of users, which stay with them"
-SHARES = "the shares, which only their receivers have"
-ELSE = "other files, which have not arrived or cannot be used"
-# what an auditor lacks for the checks that take more than public files
-_LACKED = {
-    "ledgers": SECRETS,
-    "masks and places fit X": SECRETS,
-    "aggregate is the sum of the inputs": SECRETS,
-    "sealed shares open, signed and whole": SHARES,
-    "keys fit the lists": SHARES,
-    "shares fit together": SHARES,
-    "Y recomputed": SHARES,
-}
-
-
 def checked(findings: Sequence[Finding]) -> list[Finding]:
     """What holds or fails."""
     return [finding for finding in findings if finding.verdict != "not checkable"]
@@ -60,7 +46,7 @@ def unchecked(findings: Sequence[Finding]) -> dict[str, list[Finding]]:
     """What could not be checked, by what an auditor lacks for it."""
     lacking = [finding for finding in findings if finding.verdict == "not checkable"]
     groups = {
-        what: [finding for finding in lacking if _LACKED.get(finding.point, ELSE) == what]
+        what: [finding for finding in lacking if finding.point.without == what]
         for what in (ELSE, SECRETS, SHARES)
     }
     return {what: own for what, own in groups.items() if own}
@@ -68,13 +54,13 @@ def unchecked(findings: Sequence[Finding]) -> dict[str, list[Finding]]:
 
 def condensed(
     findings: Sequence[Finding], *, everything: bool = False
-) -> list[tuple[str, Verdict, str, str]]:
+) -> list[tuple[Point, Verdict, str, str]]:
     """Rows of point, verdict, subjects and reason, grouped by point. Findings with the same reason
     share a row.
 
     Unless `everything` is set, many passes of one point become a count.
     """
-    result: list[tuple[str, Verdict, str, str]] = []
+    result: list[tuple[Point, Verdict, str, str]] = []
     for point in dict.fromkeys(f.point for f in findings):
         own = [f for f in findings if f.point == point]
         passed = sum(f.verdict == "pass" for f in own)
@@ -287,7 +273,7 @@ def _verdicts(findings: Sequence[Finding]) -> str:
     rows = []
     explained = set[str]()
     for point, verdict, about, why in sorted(condensed(findings), key=lambda row: row[1] != "fail"):
-        meaning = "" if point in explained else establishes(point)
+        meaning = "" if point in explained else point.establishes
         explained.add(point)
         rows.append(_row(verdict, [point, about, why, meaning]))
     return _table(("verdict", "check", "on", "result", "what a pass establishes"), rows, "points")
