@@ -429,3 +429,6 @@ class TestOptions:
         begun = ts.init(tmp_path / "r", users=5, **SMALL, rank=2, like=gradients(0)[0])
         assert any("only finds the basis" in note for note in begun.notes)
         assert any("65521" in note for note in begun.notes)
+        top_k = ts.run(tmp_path / "k", gradients(0), **SMALL, top_k=3, construction="sketch").round
+        begun = ts.init(tmp_path / "l", from_=top_k, rank=2)
+        assert any("only finds the basis" in note for note in begun.notes)

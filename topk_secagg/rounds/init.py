@@ -306,7 +306,9 @@ def start_like(
         )
 
     space, new = _write_session(root, drafted, distributed=True)
-    return InitReport(round=space, written=new, warnings=_warnings(p))
+    finds_basis = reduction.has_basis and not session.reduction.has_basis
+    notes = (FIRST_OF_LOW_RANK,) if finds_basis else ()
+    return InitReport(round=space, written=new, notes=notes, warnings=_warnings(p))
 
 
 def _reads_sum(reduction: Reduction, clip_from_sum: float | None) -> bool:
