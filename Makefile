@@ -110,7 +110,8 @@ GENERATED := README.md experiments/README.md $(addprefix docs/,cli.md rules.md g
 # --- for developers --------------------------------------------------------------------------
 
 # all cores; one that has finished its share takes tests from the others, since some take far longer
-PARALLEL := -n auto --dist worksteal
+# (tests/lint reads the source alone: `make lint` runs it)
+PARALLEL := -n auto --dist worksteal --ignore=tests/lint
 
 # (test-torch runs the others, where PyTorch is installed)
 test: $(DEV_READY) ## run all tests but those of PyTorch, on all cores
@@ -176,9 +177,10 @@ lint-workflows: ## check the files of .github for what makes them unsafe
 	$(VENV)-zizmor/bin/pip install --quiet --disable-pip-version-check 'zizmor>=1.10'
 	$(VENV)-zizmor/bin/zizmor --offline --pedantic .github
 
-lint: $(DEV_READY) ## ruff, and whether the generated documents are current
+lint: $(DEV_READY) ## ruff, habits of the source, and whether the generated documents are current
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m pytest tests/lint
 	@$(MAKE) --no-print-directory cog-check
 
 cog-check: $(DEV_READY)

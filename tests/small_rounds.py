@@ -139,7 +139,7 @@ def plain_sum(p: Parameters, inputs: Iterable[Sparse]) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Round:
+class SteppedRound:
     """The offline phase of all users, and an input for each."""
 
     p: Parameters
@@ -151,14 +151,14 @@ class Round:
     sums: dict[tuple[int, ...], Symbols | None] = field(default_factory=dict, init=False)
 
     @staticmethod
-    def of(p: Parameters, name: str, inputs: Mapping[int, Sparse] | None = None) -> Round:
+    def of(p: Parameters, name: str, inputs: Mapping[int, Sparse] | None = None) -> SteppedRound:
         points = construction(p).points()
         users = range(1, p.users + 1)
         sources = {n: source(f"{name} {n}") for n in users}
         deals = {n: new_deal(p, points, n, sources[n]) for n in users}
         secrets = {n: construction(p).draw_secret(deals[n], sources[n]) for n in users}
         dealt = {n: written_out(p, deals[n], secrets[n], sources[n]) for n in users}
-        return Round(
+        return SteppedRound(
             p=p,
             points=points,
             deals=deals,

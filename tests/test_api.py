@@ -433,3 +433,8 @@ def test_empty_paths_are_usage_errors_and_not_the_current_folder(tmp_path, monke
         with pytest.raises(ts.UsageError, match=f"^{name} is an empty path"):
             call()
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_every_name_of_the_api_can_be_loaded_and_is_documented():
+    for name in ts.__all__:
+        assert getattr(ts, name).__doc__

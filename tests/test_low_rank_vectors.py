@@ -22,7 +22,7 @@ def reals(text):
     return [float(word) for word in text.split()]
 
 
-class Round:
+class RoundOfVector:
     """One round of a series, with the sizes that follow from it."""
 
     def __init__(self, vector, number):
@@ -82,7 +82,7 @@ class Round:
 
 def check_inputs(vector, number):
     """From gradients to the sum, and back."""
-    r = Round(vector, number)
+    r = RoundOfVector(vector, number)
     q, users = vector["field"], vector["users"]
     largest = (q - 1) // 2 // users
     total = [0] * sum(r.sizes)
@@ -110,7 +110,7 @@ def check_inputs(vector, number):
 
 def check_agreed(vector):
     """Sides, bases and clips of all rounds."""
-    one, two, three, four = (Round(vector, number) for number in range(4))
+    one, two, three, four = (RoundOfVector(vector, number) for number in range(4))
     nothing = [[]] * len(one.shapes)
     assert one.bases == one.bases_from(nothing, one.nonce())
     assert two.bases == two.bases_from(one.columns(), one.nonce("session"))
@@ -160,7 +160,7 @@ def test_a_series_has_what_can_be_got_wrong(series):
     rounds = series["rounds"]
     assert any(user["clipped"] for user in rounds[0]["users"].values())
     fc = [tensor["name"] for tensor in series["tensors"]].index("fc.weight")
-    assert not any(Round(series, 2).columns()[fc][0])
+    assert not any(RoundOfVector(series, 2).columns()[fc][0])
     assert [rounds[n]["reductions"][3] for n in (0, 3)] == ["whole", "low-rank"]
     assert [each["rank"] for each in rounds] == [2, 2, 3, 1]
 

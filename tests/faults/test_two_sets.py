@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from fault_lab import scratch
 from oracle import lagrange_matrix, lifted, recover, solved
-from small_rounds import Round, round_of
+from small_rounds import SteppedRound, round_of
 from two_sets import SETTINGS, run_attacks
 
 from topk_secagg.protocol.constructions import construction
@@ -88,7 +88,7 @@ class View:
             steps = rng.integers(1, SMALL, index.size) * rng.choice([-1, 1], index.size)
             self.inputs[n] = dict(zip(index.tolist(), steps.tolist(), strict=True))
             sparse[n] = Sparse(index, (steps % p.field).astype(np.uint32))
-        self.round = Round.of(p, f"leak {seed}", sparse)
+        self.round = SteppedRound.of(p, f"leak {seed}", sparse)
         self.points = self.round.points
         self.held = self.round.shares
         self.x = self.round.masked(users)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from liars import Lie, all_lies
-from small_rounds import Round, round_of
+from small_rounds import SteppedRound, round_of
 
 from topk_secagg.algebra.field import Symbols
 from topk_secagg.algebra.reed_solomon import agree, wrong_positions
@@ -61,7 +61,7 @@ def test_trying_all_sets_of_rows_finds_the_same(users, data):
 class Attack:
     """Answers of which some are lies, and what they should have been."""
 
-    whole: Round
+    whole: SteppedRound
     shape: AnswerShape
     answers: dict[int, Symbols]
     plain: list[int]
@@ -97,8 +97,8 @@ def thresholds(users: int) -> list[tuple[int, int]]:
 
 
 @cache
-def played(kind: str, N: int, U: int, T: int) -> Round:
-    return Round.of(round_of(N, U, T, **KINDS[kind]), f"liars {kind}")
+def played(kind: str, N: int, U: int, T: int) -> SteppedRound:
+    return SteppedRound.of(round_of(N, U, T, **KINDS[kind]), f"liars {kind}")
 
 
 def attacks(kind: str, N: int, *, fewest_roots: int | None = None) -> Iterator[Attack]:
@@ -227,7 +227,7 @@ def test_how_many_liars_are_excluded(agreeing, excluded):
     assert (excluded == p.colluders) == (agreeing >= certain_quorum(p) == 10)
 
 
-def spoiled(whole: Round, count: int, wrong: int, survivors: int | None = None) -> BadData:
+def spoiled(whole: SteppedRound, count: int, wrong: int, survivors: int | None = None) -> BadData:
     """Why `count` answers are refused of which so many are wrong, each in its own way."""
     survivors = survivors or whole.p.users
     u1 = range(1, survivors + 1)
@@ -241,7 +241,7 @@ def spoiled(whole: Round, count: int, wrong: int, survivors: int | None = None) 
 
 
 def test_a_refusal_says_how_many_are_wrong_and_how_many_more_answers_would_settle_it():
-    whole = Round.of(round_of(10, 5, 2, L=20, K=2), "numbers")  # D + T = 5, D + 2T = 7
+    whole = SteppedRound.of(round_of(10, 5, 2, L=20, K=2), "numbers")  # D + T = 5, D + 2T = 7
     error = spoiled(whole, 7, 1)
     assert "the 7 answers do not agree with each other: at least 1 is wrong" in error.message
     assert error.hint == "wait for at least 1 more user to answer"
@@ -264,7 +264,7 @@ def test_a_refusal_says_how_many_are_wrong_and_how_many_more_answers_would_settl
 
 
 def test_strict_decoding_says_how_many_answers_are_missing():
-    whole = Round.of(round_of(10, 5, 2, L=20, K=2), "numbers")
+    whole = SteppedRound.of(round_of(10, 5, 2, L=20, K=2), "numbers")
     error = spoiled(whole, 5, 0)
     assert error.message == "5 answers agree, and strict decoding asks for 7 (D + 2T): 2 missing"
     assert error.hint == "wait for at least 2 more users to answer"

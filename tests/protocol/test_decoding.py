@@ -9,7 +9,7 @@ import numpy as np
 import oracle
 import pytest
 from liars import Lie
-from small_rounds import Round, in_small_blocks, round_of, source
+from small_rounds import SteppedRound, in_small_blocks, round_of, source
 
 from topk_secagg.algebra import native
 from topk_secagg.algebra.field import PIECE, Symbols
@@ -40,7 +40,7 @@ class Decoding:
     """A round of eight users that all answer."""
 
     def __init__(self, raw: dict[str, Any]) -> None:
-        self.round = Round.of(round_of(**raw), "decoding")
+        self.round = SteppedRound.of(round_of(**raw), "decoding")
         self.quorum = raw["U"]  # D + T
         self.most = max(0, min(T, N - self.quorum - T))  # wrong ones that leave D + 2T to agree
         self.findable = (N - self.quorum) // 2
@@ -241,7 +241,7 @@ def test_progress_grows_to_one(long, monkeypatch):
 
 @pytest.mark.parametrize("construct", CONSTRUCTIONS)
 def test_wrong_shares_of_a_dealer_are_noticed_without_naming_a_user(construct):
-    whole = Round.of(round_of(5, 3, 1, L=200, K=4, construct=construct), "dealer")
+    whole = SteppedRound.of(round_of(5, 3, 1, L=200, K=4, construct=construct), "dealer")
     for m in range(1, 6):  # the same for every user: another constant term of the polynomial
         garbage = np.random.default_rng(1)
         tables = whole.shares[m][4].tables
@@ -254,7 +254,7 @@ def test_wrong_shares_of_a_dealer_are_noticed_without_naming_a_user(construct):
 
 
 def test_a_sum_with_a_value_in_the_padding_is_refused():
-    whole = Round.of(round_of(4, 3, 1, q=97, L=7, K=2), "padding")
+    whole = SteppedRound.of(round_of(4, 3, 1, q=97, L=7, K=2), "padding")
     answers = whole.answers(range(1, 5))
     basis = oracle.lagrange_matrix(whole.points.beta[:3], whole.points.alpha, 97)
     for n, y in answers.items():

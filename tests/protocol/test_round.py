@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_rounds import (
-    Round,
+    SteppedRound,
     a_secret,
     any_input,
     any_inputs,
@@ -58,7 +58,7 @@ def field_of(name: str | int, N: int) -> int:
 @pytest.mark.parametrize("field", FIELDS)
 @pytest.mark.parametrize(("N", "U", "T"), admissible(5))
 def test_every_pattern_of_drop_outs_of_permutation_decodes_to_the_plain_sum(N, U, T, field):
-    whole = Round.of(round_of(N, U, T, field_of(field, N), L=7, K=2), f"{field} {N} {U} {T}")
+    whole = SteppedRound.of(round_of(N, U, T, field_of(field, N), L=7, K=2), f"{field} {N} {U} {T}")
     tried = 0
     for u1 in oracle.subsets(range(1, N + 1), U):
         expected = whole.plain_sum(u1)
@@ -74,7 +74,7 @@ def test_every_pattern_of_drop_outs_of_permutation_decodes_to_the_plain_sum(N, U
 @pytest.mark.parametrize("q", [11, 97, 65521, DEFAULT_FIELD, LARGEST])
 @pytest.mark.parametrize("D", [1, 2, 3])
 def test_messages_of_permutation_are_those_of_the_oracle_bit_for_bit(D, q):
-    whole = Round.of(round_of(5, D + 1, 1, q, L=7, K=2), f"oracle permutation {D} {q}")
+    whole = SteppedRound.of(round_of(5, D + 1, 1, q, L=7, K=2), f"oracle permutation {D} {q}")
     u1, u2 = (1, 2, 3, 5), (5, 2, 3, 1)
     masked = whole.masked(u1)
     expected = {
@@ -90,7 +90,7 @@ def test_messages_of_permutation_are_those_of_the_oracle_bit_for_bit(D, q):
     assert oracle.joined_permutation(blocks, 7) == whole.plain_sum(u1)
 
 
-def listed(whole: Round, holder: int, sender: int) -> oracle.ShareRows:
+def listed(whole: SteppedRound, holder: int, sender: int) -> oracle.ShareRows:
     f, h = whole.shares[holder][sender].tables
     return list(zip(f.tolist(), h.tolist(), strict=True))
 
@@ -321,7 +321,7 @@ def test_a_sum_that_cancels_to_nothing_is_decoded_as_nothing(P):
     p = round_of(4, 3, 1, L=100, K=4, P=P)
     inputs = any_inputs(p, "cancel")
     inputs[3], inputs[4] = inputs[2], inputs[1]
-    whole = Round.of(p, "cancel", inputs)
+    whole = SteppedRound.of(p, "cancel", inputs)
     assert whole.decode(range(1, 5), whole.answers(range(1, 5))) == ([0] * 100, [])
 
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_rounds import (
-    Round,
+    SteppedRound,
     a_deal,
     a_secret,
     any_input,
@@ -172,14 +172,16 @@ class Plain:
         return oracle.mask_sketch(sketch, self.masks[: self.buckets], p.field)
 
 
-def plain_dealers(whole: Round, name: str) -> dict[int, Plain]:
+def plain_dealers(whole: SteppedRound, name: str) -> dict[int, Plain]:
     return {
         n: Plain(whole.p, whole.points, deal.family, n, f"{name} {n}")
         for n, deal in whole.deals.items()
     }
 
 
-def check_bit_for_bit(whole: Round, name: str, u1: tuple[int, ...], u2: tuple[int, ...]) -> None:
+def check_bit_for_bit(
+    whole: SteppedRound, name: str, u1: tuple[int, ...], u2: tuple[int, ...]
+) -> None:
     """Masks, shares, X, Y and the sum."""
     p = whole.p
     q = p.field
@@ -222,7 +224,7 @@ def test_masks_shares_and_messages_are_those_of_plain_integers_bit_for_bit(q, si
     if q == 13 and sizes == SIZES["W < M"]:
         sizes = {**sizes, "L": 36}  # there are no more places
     name = f"bit for bit {q} {sizes}"
-    whole = Round.of(sketch_of(5, 3, 1, q, **sizes, dealing=dealing), name)
+    whole = SteppedRound.of(sketch_of(5, 3, 1, q, **sizes, dealing=dealing), name)
     check_bit_for_bit(whole, name, (1, 2, 3, 5), (5, 2, 3))
 
 
@@ -230,7 +232,7 @@ def test_masks_shares_and_messages_are_those_of_plain_integers_bit_for_bit(q, si
 @pytest.mark.parametrize(("N", "U", "T"), [(3, 3, 1), (4, 3, 2), (4, 2, 1), (5, 5, 4), (5, 4, 1)])
 def test_the_same_for_other_numbers_of_users(N, U, T, dealing):
     name = f"users {N} {U} {T}"
-    whole = Round.of(sketch_of(N, U, T, SMALL_FIELD, L=45, K=5, P=1, dealing=dealing), name)
+    whole = SteppedRound.of(sketch_of(N, U, T, SMALL_FIELD, L=45, K=5, P=1, dealing=dealing), name)
     check_bit_for_bit(whole, name, tuple(range(1, U + 1)), tuple(range(U, 0, -1)))
 
 
@@ -275,7 +277,7 @@ def test_every_pattern_of_drop_outs_decodes_to_the_plain_sum(N, U, T, dealing):
     for q, sizes in ((oracle.next_prime(2 * N + 1), {"L": 7, "K": 5, "P": 2}),
                      (DEFAULT_FIELD, {"L": 61, "K": 3, "P": 1})):  # fmt: skip
         p = sketch_of(N, U, T, q, **sizes, dealing=dealing)
-        whole = Round.of(p, f"{N} {U} {T} {q}")
+        whole = SteppedRound.of(p, f"{N} {U} {T} {q}")
         tried = 0
         for u1 in oracle.subsets(range(1, N + 1), U):
             expected = whole.plain_sum(u1)
@@ -454,7 +456,7 @@ def test_a_sum_that_cancels_to_nothing_is_decoded_as_nothing():
     p = sketch_of(4, 3, 1, L=100, K=4, P=2, dealing="keys")
     inputs = any_inputs(p, "cancel")
     inputs[3], inputs[4] = inputs[2], inputs[1]
-    whole = Round.of(p, "cancel", inputs)
+    whole = SteppedRound.of(p, "cancel", inputs)
     assert whole.decode(range(1, 5), whole.answers(range(1, 5))) == ([0] * 100, [])
 
 
@@ -466,14 +468,14 @@ def test_a_sum_that_cancels_to_nothing_is_decoded_as_nothing():
 def test_a_round_is_the_same_however_much_is_held_at_a_time(symbols, dealing, monkeypatch):
     p = sketch_of(4, 3, 1, L=90, K=20, P=1, dealing=dealing)
     name = f"pieces {dealing}"
-    whole = Round.of(p, name)
+    whole = SteppedRound.of(p, name)
     u1 = (1, 2, 4)
     answers = whole.answers(u1)
     masks = {n: secret.mask.tolist() for n, secret in whole.secrets.items()}
     if dealing == "shares":
         monkeypatch.setattr(Sketch, "chunk_rows", construction(p).rows)  # part of the format
     in_small_blocks(monkeypatch, p, symbols)
-    again = Round.of(p, name)
+    again = SteppedRound.of(p, name)
     assert {n: secret.mask.tolist() for n, secret in again.secrets.items()} == masks
     for n, y in again.answers(u1).items():
         assert np.array_equal(y, answers[n])
@@ -588,7 +590,7 @@ def test_a_mask_beyond_the_field_is_recognised():
 
 
 def test_an_answer_is_for_the_survivors_and_nobody_else():
-    whole = Round.of(a_sketch(), "nobody else")
+    whole = SteppedRound.of(a_sketch(), "nobody else")
     shape = construction(whole.p).answer_shape(2)
     for senders in ((1,), (1, 2, 3)):
         held = {m: whole.shares[1][m] for m in senders}
@@ -599,7 +601,7 @@ def test_an_answer_is_for_the_survivors_and_nobody_else():
 def test_a_sum_with_too_many_entries_is_refused():
     """A user that sends more than P picks, or noise, spoils the round: nobody is named."""
     p = sketch_of(4, 3, 1, L=200, K=8, P=2, dealing="keys")
-    whole = Round.of(p, "too many")
+    whole = SteppedRound.of(p, "too many")
     masked = whole.masked(range(1, 5))
     chance = np.random.default_rng(1)
     noise = chance.integers(0, p.field, masked[1].value.size).astype(np.uint32)
@@ -627,10 +629,10 @@ def test_a_sum_with_a_value_at_no_coordinate_is_refused(beyond, monkeypatch):
     def entry(k: int) -> Sparse:
         return Sparse(np.array([k]), np.array([5], dtype=np.uint32))
 
-    whole = Round.of(p, "beyond", {1: entry(0), 2: entry(26), 3: entry(2 * 12 + 1)})
+    whole = SteppedRound.of(p, "beyond", {1: entry(0), 2: entry(26), 3: entry(2 * 12 + 1)})
     everybody = (1, 2, 3)
     assert whole.decode(everybody, whole.answers(everybody)) == (whole.plain_sum(everybody), [])
-    spoilt = Round.of(p, "beyond", {**whole.inputs, 3: entry(beyond)})
+    spoilt = SteppedRound.of(p, "beyond", {**whole.inputs, 3: entry(beyond)})
     with pytest.raises(ValueError, match="in a bucket"):
         spoilt.masked(everybody)
     monkeypatch.setattr(Sketch, "_check_picks", lambda *_: None)  # a cheat's program
@@ -643,7 +645,7 @@ def test_a_sum_with_a_value_at_no_coordinate_is_refused(beyond, monkeypatch):
 DIRECT = [name for name in SIZES if "whole" in name or name == "W = M"]
 
 
-def changed_by(whole: Round, symbol: int, by: int) -> list[int]:
+def changed_by(whole: SteppedRound, symbol: int, by: int) -> list[int]:
     """The sum, where a symbol of user 2's X is another one."""
     honest = construction(whole.p).mask
 
@@ -666,7 +668,7 @@ def test_a_symbol_that_no_coordinate_has_must_be_zero_in_the_sum(name):
     p = sketch_of(5, 3, 1, **SIZES[name], dealing="shares")
     c = construction(p)
     assert isinstance(c, Sketch)
-    whole = Round.of(p, name, {n: nothing(p) for n in range(1, 6)})
+    whole = SteppedRound.of(p, name, {n: nothing(p) for n in range(1, 6)})
     read = c.answer_shape(4).width
     moved = []
     padding = 0
@@ -689,7 +691,7 @@ def test_a_sum_larger_than_so_many_values_can_be_is_refused(name):
     p = sketch_of(5, 3, 1, **SIZES[name], dealing="shares")
     c = construction(p)
     assert isinstance(c, Sketch)
-    whole = Round.of(p, name, {n: nothing(p) for n in range(1, 6)})
+    whole = SteppedRound.of(p, name, {n: nothing(p) for n in range(1, 6)})
     symbol = c.searched * c.width  # of the first bucket whose entries are its sketch
     largest = 4 * p.largest  # of the sum of four users
     for value in (largest, -largest):
@@ -703,7 +705,7 @@ def test_without_these_checks_such_a_sum_would_be_believed(monkeypatch):
     """The twin."""
     p = sketch_of(5, 3, 1, **SIZES["everything is sent whole"], dealing="shares")
     c = construction(p)
-    whole = Round.of(p, "twin", {n: nothing(p) for n in range(1, 6)})
+    whole = SteppedRound.of(p, "twin", {n: nothing(p) for n in range(1, 6)})
     monkeypatch.setattr("topk_secagg.protocol.sketch.is_beyond", lambda *_: False)
     assert changed_by(whole, 0, by=4 * p.largest + 1).count(4 * p.largest + 1) == 1
     last = c.entries - 1

@@ -214,7 +214,7 @@ def test_noise_that_is_not_uniform_is_refused():
 # The parts are those of a whole round
 
 
-class Round:
+class DrawnRound:
     """A whole round of the package, with everything that everybody draws at random."""
 
     def __init__(self, lab: Lab, view: View, seed: int) -> None:
@@ -262,7 +262,7 @@ class Round:
 class Everybody(CipherRandomness):
     """What run_round needs: the sources of all users."""
 
-    played: Round
+    played: DrawnRound
 
     def child(self, label: str) -> Randomness:
         if not label.startswith("user "):
@@ -276,7 +276,7 @@ def test_a_whole_round_is_what_its_parts_say(case):
     lab = lab_of(case)
     for seed, u1 in enumerate([lab.users, lab.users[: case.U], lab.users[-case.U :]]):
         view = view_of(lab, lab.users[-case.T :], u1)
-        played = Round(lab, view, seed)
+        played = DrawnRound(lab, view, seed)
         played.play()
         joint = Joint(lab, view)
         heard = {m: Broadcast.of(played.masked[m]) for m in joint.honest}
@@ -299,7 +299,7 @@ def test_a_whole_round_is_what_its_parts_say(case):
         assert np.array_equal(found, expected), "and the round decodes to the sum"
 
 
-def whole_space(played: Round, heard: Heard) -> AffineSpace:
+def whole_space(played: DrawnRound, heard: Heard) -> AffineSpace:
     """Where the view is, at fixed places: the masks and noise of all honest users are unknowns of
     one map."""
     lab = played.lab
@@ -330,7 +330,7 @@ def whole_space(played: Round, heard: Heard) -> AffineSpace:
 
 def whole_law(lab: Lab, view: View, inputs: MaskedInputs, heard: Heard) -> Law:
     """The law of the view, not by parts."""
-    played = Round(lab, view, 0)
+    played = DrawnRound(lab, view, 0)
     honest = view.honest(lab)
     played.inputs |= inputs
     law: Law = {}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-TESTS = sorted(Path(__file__).parent.rglob("test_*.py"))
+TESTS = sorted(Path(__file__).parents[1].rglob("test_*.py"))
 
 
 def without_reason(code: str) -> Iterator[int]:
