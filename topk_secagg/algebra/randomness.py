@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 KEY_BYTES = 32
 _OS_READ = 1 << 20
 _WORTH_A_KERNEL = 1 << 14  # words
+_ZEROS = memoryview(bytes(1 << 18))  # which a cipher turns into its key stream
 
 
 class Randomness(ABC):
@@ -109,8 +110,9 @@ class CipherRandomness(Randomness):
 
     def fill(self, out: npt.NDArray[np.uint8]) -> None:
         """Continue the key stream into `out`."""
-        out[:] = 0
-        self._stream.update_into(out.data, out.data)
+        for start in range(0, out.size, len(_ZEROS)):
+            part = out[start : start + len(_ZEROS)].data
+            self._stream.update_into(_ZEROS[: len(part)], part)
 
     def child(self, label: str) -> CipherRandomness:
         """The stream of the key HMAC(key, label)."""

@@ -132,8 +132,7 @@ def quantise(
     set.
     """
     clips = fixed.clips_at(index)
-    beyond = np.abs(values) > clips
-    clipped = int(np.count_nonzero(beyond))
+    clipped = _count_beyond(values, clips)
     if clipped and not saturate:
         excess = np.abs(values) / clips
         at = int(excess.argmax())
@@ -149,16 +148,25 @@ def quantise(
     rounded = np.floor(steps)
     rounded += uniform(source, values.size) < steps - rounded
     # np.clip takes longer
-    bounded = np.minimum(np.maximum(rounded, -fixed.largest), fixed.largest)
-    return to_field(bounded.astype(np.int64), fixed.field), clipped
+    np.maximum(rounded, -fixed.largest, out=rounded)
+    np.minimum(rounded, fixed.largest, out=rounded)
+    rounded += fixed.field * (rounded < 0)  # integers below 2^33, and so exact
+    return rounded.astype(np.uint32), clipped
+
+
+def _count_beyond(values: Reals, clips: Reals | float) -> int:
+    """How many magnitudes are larger than their clips."""
+    if isinstance(clips, float) and magnitude(values) <= clips:
+        return 0
+    return int(np.count_nonzero(np.abs(values) > clips))
 
 
 def _in_steps(fixed: FixedPoint, index: Index, values: Reals, weight: float) -> Reals:
     """weight * value * scale, not rounded yet; a value beyond its clip is moved to it."""
     clips = fixed.clips_at(index)
-    beyond = np.abs(values) > clips
-    within = np.clip(values, -clips, clips) if beyond.any() else values
-    steps: Reals = within * weight * fixed.scales_at(index)
+    within = np.clip(values, -clips, clips) if _count_beyond(values, clips) else values
+    weighted = within if weight == 1 else within * weight
+    steps: Reals = weighted * fixed.scales_at(index)
     return steps
 
 
@@ -266,7 +274,9 @@ def dequantise(fixed: FixedPoint, index: Index, value: Symbols) -> Reals:
 def rounding_source(source: Randomness, index: npt.NDArray[np.int64], values: Reals) -> Randomness:
     """The stream that decides the rounding: the same for the same selected values, so that masking
     the same gradient again gives the same X."""
-    digest = hashlib.sha256(index.astype("<i8").tobytes() + values.astype("<f8").tobytes())
+    digest = hashlib.sha256()
+    digest.update(np.ascontiguousarray(index, "<i8"))
+    digest.update(np.ascontiguousarray(values, "<f8"))
     return source.child(labels.rounding(digest.hexdigest()))
 
 

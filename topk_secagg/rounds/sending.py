@@ -14,7 +14,7 @@ import numpy as np
 
 from .. import labels
 from ..algebra.bases import Basis
-from ..algebra.field import to_signed
+from ..algebra.field import Integers, to_signed
 from ..algebra.randomness import Randomness
 from ..errors import BadData, about
 from ..gradients.arrays import Given, Vector, read_any
@@ -171,7 +171,12 @@ def prepare(
     chosen = Chosen(
         sparse=Sparse(index, value),
         clipped=clipped,
-        kept_energy=kept_share(flat, values),
+        kept_energy=1.0 if _is_all(encoding.reduction, index) else kept_share(flat, values),
         rounding_error=rounding_error(encoding.fixed, index, values, weight),
     )
     return Prepared(chosen, encoding, flat, weight)
+
+
+def _is_all(reduction: Reduction, index: Integers) -> bool:
+    """Whether what is sent is all of the gradient."""
+    return reduction.is_identity and index.size == reduction.entries
