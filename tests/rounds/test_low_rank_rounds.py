@@ -170,6 +170,16 @@ class TestBasis:
             if whole.size:
                 assert np.abs(kept - whole[:, :1]).max() <= 2**20 * 2**-9  # it is perturbed
 
+    def test_a_round_that_is_started_again_stays_as_it_is_when_a_sum_comes_late(self, tmp_path):
+        first, second = series(tmp_path, 2)
+        kept = second.aggregate_path.read_bytes()
+        second.aggregate_path.unlink()
+        third = ts.init(tmp_path / "third", from_=second)
+        second.aggregate_path.write_bytes(kept)
+        again = ts.init(tmp_path / "third", from_=second)
+        assert (third.written, again.written) == (True, False)
+        assert again.round.session.before == first.session.id
+
     def test_a_user_without_the_file_computes_it(self, tmp_path):
         first, second = series(tmp_path, 2)
         ledger = Ledger.read(second.ledger_path(1), second.session.id, 1)

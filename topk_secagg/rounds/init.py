@@ -269,8 +269,9 @@ def start_like(
     if session.family is not None and p.field != session.parameters.field:
         check_family(p, session.points, session.family)
     there = _started(root)
-    last = last_sum(before) if _reads_sum(reduction, clip_from_sum) else None
-
+    # a sum that came after the round was started changes nothing
+    goes_on = there is None or there.before == session.id
+    last = last_sum(before) if goes_on and _reads_sum(reduction, clip_from_sum) else None
     decay = real_number("feedback_decay", given.get("feedback_decay", session.feedback_decay))
 
     def drafted(nonce: str) -> _Draft:
