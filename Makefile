@@ -143,10 +143,11 @@ test-workflows: ## run the workflow with Snakemake on local cores
 	  pytest pytest-xdist hypothesis
 	$(VENV)-workflows/bin/python -m pytest $(PARALLEL) tests/workflows
 
-# (Flower warns of what its own dependencies do; each file stays in one process, as simulations are shared)
+FLWR ?= <2
+# (FLWR says which Flower, such as ==1.41.*. It warns of what its own dependencies do; each file stays in one process, as simulations are shared)
 test-flower: ## train over Flower: in one process, by its simulation engine, and with a SuperLink
 	$(PYTHON) -m venv $(VENV)-flower
-	$(VENV)-flower/bin/pip install --quiet --disable-pip-version-check --editable '.[flower]' 'flwr[simulation]' \
+	$(VENV)-flower/bin/pip install --quiet --disable-pip-version-check --editable '.[flower]' 'flwr[simulation]$(FLWR)' \
 	  pytest pytest-xdist hypothesis scikit-learn torch==2.13.0
 	$(VENV)-flower/bin/python -m topk_secagg.algebra.compile
 	$(VENV)-flower/bin/python -m pytest tests/flower -W default -n auto --dist loadfile
@@ -207,7 +208,7 @@ bench-quick: $(DEV_READY) ## the same with smaller sizes and fewer repeats, prin
 # (in an environment of its own: Flower asks for older versions of some libraries)
 bench-flower: $(DEV_READY) ## rounds over Flower beside its own SecAgg+ (about three minutes), into docs/benchmarks
 	$(PYTHON) -m venv $(VENV)-flower
-	$(VENV)-flower/bin/pip install --quiet --disable-pip-version-check --editable '.[flower]' 'flwr[simulation]'
+	$(VENV)-flower/bin/pip install --quiet --disable-pip-version-check --editable '.[flower]' 'flwr[simulation]$(FLWR)'
 	$(VENV)-flower/bin/python benchmarks/flower_rounds.py --output docs/benchmarks/flower.json
 	$(BIN)/cog -r docs/benchmarks.md
 

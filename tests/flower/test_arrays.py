@@ -42,6 +42,7 @@ def test_a_difference_has_what_is_trained_in_float64():
         np.testing.assert_array_equal(array, after[name] if name in MASKED else MODEL[name])
 
 
+@pytest.mark.rule(17)
 def test_one_part_alone_does_not_move_the_middle_far():
     parts = [
         {"n": np.array([1, 10]), "b": np.array([True])},
@@ -54,6 +55,7 @@ def test_one_part_alone_does_not_move_the_middle_far():
     assert a.middle(parts[:2])["n"].tolist() == [1, 10]
 
 
+@pytest.mark.rule(14)
 def test_what_nodes_train_from_is_every_byte_of_it():
     def text(value=1.0, shape=(2,), **config):
         arrays = {"x": np.full(shape, value, np.float32)}
@@ -71,6 +73,7 @@ def test_what_nodes_train_from_is_every_byte_of_it():
     assert len({same, *others}) == 6
 
 
+@pytest.mark.rule(17)
 def test_arrays_that_say_to_be_large_are_not_parsed():
     huge = Array("int64", (3,), "numpy.ndarray", bytes(10_000))
     with pytest.raises(ts.BadData, match="too large"):

@@ -11,6 +11,7 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 import topk_secagg as ts
 from topk_secagg.flower import client, parcels
 from topk_secagg.flower import node as node_module
+from topk_secagg.flower.exchange import Exchange
 from topk_secagg.flower.rounds import ServedRound
 from topk_secagg.rounds import eliminate as eliminate_step
 from topk_secagg.rounds.freeze import chosen_masked
@@ -204,6 +205,7 @@ def test_after_the_first_round_there_is_no_other_series(lab):
         assert_refused(reply, "and this node takes part in series")
 
 
+@pytest.mark.rule(14)
 def test_parameters_stay_as_they_were(lab):
     training = lab()
     space = masked(training, rounds=2)
@@ -296,6 +298,7 @@ def restarted(training: Lab, user: int, **changes: int) -> int:
     return new
 
 
+@pytest.mark.rule(12)
 def test_a_node_that_was_restarted_is_readmitted_by_its_keys(lab, caplog):
     training = lab()
     end_round = training.strategy.aggregate_train
@@ -313,6 +316,7 @@ def test_a_node_that_was_restarted_is_readmitted_by_its_keys(lab, caplog):
         assert ts.decode(folder).survivors == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.rule(12)
 def test_a_new_number_gives_a_node_no_empty_ledger(lab):
     training, space, _, without_1, _ = two_sets(lab)
     node = restarted(training, 2)
@@ -321,6 +325,7 @@ def test_a_new_number_gives_a_node_no_empty_ledger(lab):
     assert_refused(ask(training, 2, "confirm", session_words(space), files), "other survivors")
 
 
+@pytest.mark.rule(12)
 def test_a_new_run_brings_no_users_that_the_server_made_up(lab):
     training = lab()
     space = masked(training)
@@ -330,6 +335,7 @@ def test_a_new_run_brings_no_users_that_the_server_made_up(lab):
     assert_refused(reply, "another training, which has not ended")
 
 
+@pytest.mark.rule(12)
 def test_without_the_rule_it_would(lab, monkeypatch):
     """The twin."""
     training = lab()
@@ -354,6 +360,7 @@ def test_a_run_that_was_stopped_may_be_started_again(lab):
 # who decides what is asked
 
 
+@pytest.mark.rule(14)
 def test_nodes_that_are_sent_something_else_drop_out(lab):
     """A crafted model for one node, whose update the others would not hide."""
     training = lab()
@@ -370,6 +377,7 @@ def test_nodes_that_are_sent_something_else_drop_out(lab):
     assert 2 not in training.updates[1]  # it was not even trained
 
 
+@pytest.mark.rule(14)
 def test_without_the_rule_a_crafted_model_is_trained(lab, monkeypatch):
     """The twin."""
     training = lab()
@@ -386,6 +394,7 @@ def test_without_the_rule_a_crafted_model_is_trained(lab, monkeypatch):
     assert ts.decode(training.rounds()[0]).survivors == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.rule(14)
 @pytest.mark.parametrize("missing", ["context", "weight_name"])
 def test_a_session_that_does_not_say_what_is_asked_is_refused(lab, missing):
     training = lab()
@@ -394,6 +403,7 @@ def test_a_session_that_does_not_say_what_is_asked_is_refused(lab, missing):
     assert_refused(reply, "does not say what its users train from, or how they are weighted")
 
 
+@pytest.mark.rule(14)
 def test_a_strategy_that_asks_nodes_for_different_things_is_refused(lab):
     training = lab()
     inner = training.strategy.strategy
@@ -498,6 +508,7 @@ def test_a_weight_that_is_not_admissible_is_a_drop_out(lab, weight, words):
 # rounds that are over, and steps that are asked for twice
 
 
+@pytest.mark.rule(15)
 def test_old_rounds_stay_over(lab):
     training = lab()
     masked(training, rounds=3)
@@ -595,6 +606,7 @@ def confirmations_for(training, space, survivors, confirmed, users):
     return files
 
 
+@pytest.mark.rule(2)
 def test_two_survivor_sets_get_no_answer(lab):
     training, space, all_users, without_1, confirmed = two_sets(lab)
     for survivors, users in ((all_users, (1, 2)), (without_1, (3, 4))):
@@ -604,6 +616,7 @@ def test_two_survivor_sets_get_no_answer(lab):
             assert_refused(reply, "3 users have confirmed these survivors, and 4 must")
 
 
+@pytest.mark.rule(2)
 def test_a_node_confirms_one_survivor_set(lab):
     training, space, _, without_1, _ = two_sets(lab)
     reply = ask(training, 2, "confirm", session_words(space), {"survivors.json": without_1})
@@ -615,6 +628,7 @@ def test_a_node_confirms_one_survivor_set(lab):
     assert_refused(reply, "user 2 has already confirmed another survivor set")
 
 
+@pytest.mark.rule(2)
 def test_a_server_cannot_confirm_for_nodes(lab):
     training, space, all_users, _, confirmed = two_sets(lab)
     files = confirmations_for(training, space, all_users, confirmed, (1, 2))
@@ -626,6 +640,7 @@ def test_a_server_cannot_confirm_for_nodes(lab):
     assert_refused(reply, "3 users have confirmed these survivors, and 4 must")
 
 
+@pytest.mark.rule(2)
 def test_without_the_check_two_sets_would_be_answered(lab, monkeypatch):
     """The twin: nodes that do not count confirmations answer both sets."""
     training, space, all_users, without_1, confirmed = two_sets(lab)
@@ -727,6 +742,7 @@ class Broken(Exception):
     """What no parser of ours is known to raise."""
 
 
+@pytest.mark.rule(17)
 @pytest.mark.parametrize("error", [Broken, MemoryError, OverflowError, RecursionError])
 @pytest.mark.parametrize("step", ["deal", "mask", "confirm", "answer"])
 def test_whatever_a_reply_makes_a_parser_raise_drops_one_node(
@@ -749,6 +765,25 @@ def test_whatever_a_reply_makes_a_parser_raise_drops_one_node(
     assert ts.decode(training.rounds()[0]).survivors == survivors
 
 
+@pytest.mark.rule(17)
+def test_without_the_barrier_one_reply_ends_the_training(lab, monkeypatch):
+    """The twin."""
+
+    def taking(_exchange, _step, reply, *, node, take):
+        take(node, parcels.opened(reply), reply.content)
+        return True
+
+    def parsing(_this, _step, user, _parcel):
+        if user == 2:
+            raise Broken("from a parser")
+
+    monkeypatch.setattr(Exchange, "take_reply", taking)
+    monkeypatch.setattr(ServedRound, "store", parsing)
+    with pytest.raises(Broken):
+        lab().train(rounds=1)
+
+
+@pytest.mark.rule(17)
 @pytest.mark.parametrize("step", ["confirm", "answer"])
 def test_a_reply_is_compared_with_what_was_asked(lab, step, caplog):
     """Another user's file, under its own name."""
@@ -774,6 +809,7 @@ def test_a_reply_is_compared_with_what_was_asked(lab, step, caplog):
     assert report.left_out == {}
 
 
+@pytest.mark.rule(17)
 def test_one_metric_that_is_no_number_does_not_count(lab):
     training = lab()
     ask_node = training.grid.ask

@@ -1,7 +1,7 @@
 """The digits app in a real deployment: a SuperLink and five SuperNodes, processes on loopback.
 
 One SuperNode is killed between masking and answering: its app notes that it was asked for its
-answer, and waits for its end.
+answer, and waits for its end. It is started again, under another number, and takes part again.
 """
 
 import shutil
@@ -21,6 +21,7 @@ NODES = 5
 KILLED = 4  # the partition of the node
 SURVIVORS = 4
 COLLUDERS = 1
+ROUNDS = 4
 DENSITY = 0.1
 
 # mods around the one of the example: the first waits to be killed, the last notes what is trained
@@ -40,8 +41,9 @@ def folder_of(context):
 
 def wait_to_be_killed(message, context, call_next):
     if context.node_config["partition-id"] == KILLED:
-        if parcels.opened(message).step == parcels.ANSWER:
-            (folder_of(context) / "asked").touch()
+        asked = folder_of(context) / "asked"
+        if parcels.opened(message).step == parcels.ANSWER and not asked.exists():
+            asked.touch()
             time.sleep(3600)
     return call_next(message, context)
 
@@ -95,11 +97,11 @@ def node_id(log: Path) -> str | None:
     return None
 
 
-def test_a_node_that_is_killed_before_it_answers_is_part_of_the_sum(tmp_path):
+def test_a_node_that_is_killed_before_it_answers_is_part_of_the_sum_and_comes_back(tmp_path):
     import topk_secagg as ts
 
     app = app_of_the_test(tmp_path / "app")
-    ports = free_ports(1 + NODES)
+    ports = free_ports(2 + NODES)
     address = f"127.0.0.1:{ports[0]}"
     folders = [tmp_path / f"node-{n}" for n in range(NODES)]
     with Processes(tmp_path) as processes:
@@ -112,20 +114,21 @@ def test_a_node_that_is_killed_before_it_answers_is_part_of_the_sum(tmp_path):
             ports[0],
         )
         link.wait_for(lambda: answers(address), "SuperLink")
-        nodes = [
-            processes.start(
-                f"node-{n}",
+
+        def start_node(n, name, port):
+            return processes.start(
+                name,
                 FLOWER / "flower-supernode",
                 "--insecure",
                 "--superlink",
                 address,
                 "--port",
-                ports[1 + n],
+                port,
                 "--node-config",
                 f'partition-id={n} num-partitions={NODES} topk-secagg-folder="{folders[n]}"',
             )
-            for n in range(NODES)
-        ]
+
+        nodes = [start_node(n, f"node-{n}", ports[1 + n]) for n in range(NODES)]
         for node in nodes:
             node.wait_for(lambda node=node: node_id(node.log) is not None, "connection")
         processes.connect_to(address)
@@ -137,7 +140,7 @@ def test_a_node_that_is_killed_before_it_answers_is_part_of_the_sum(tmp_path):
             "here",
             "--stream",
             "--run-config",
-            f"num-server-rounds=2 users={NODES} survivors={SURVIVORS} colluders={COLLUDERS} "
+            f"num-server-rounds={ROUNDS} users={NODES} survivors={SURVIVORS} colluders={COLLUDERS} "
             f"density={DENSITY} timeout=300.0",
         )
         asked = folders[KILLED] / "asked"
@@ -148,20 +151,21 @@ def test_a_node_that_is_killed_before_it_answers_is_part_of_the_sum(tmp_path):
             "gone", FLOWER / "flwr", "supernode", "unregister", node_id(nodes[KILLED].log), "here"
         )
         assert gone.wait() == 0, gone.text()
+        start_node(KILLED, "again", ports[1 + NODES])
         assert run.wait() == 0, run.text()
         text = run.text()
 
     accuracies = [float(line.split()[-1]) for line in text.splitlines() if "accuracy 0." in line]
-    assert len(accuracies) == 3, text
+    assert len(accuracies) == 1 + ROUNDS, text
     assert accuracies[0] < 0.3 < accuracies[1] < 1
-    assert accuracies[2] > accuracies[0]
+    assert accuracies[-1] > accuracies[0]
     assert text.count("drops out at the step") == text.count("drops out at the step answer") == 1
     assert f"round 1: {NODES} of {NODES} users, " in text
-    assert f"round 2: {SURVIVORS} of {NODES} users, " in text
+    assert text.count(" is back, as node ") == 1
+    assert f"round {ROUNDS}: {NODES} of {NODES} users, " in text
 
     first = [np.load(folder / "trained-1.npz") for folder in folders]
     second = [np.load(folders[n] / "trained-2.npz") for n in range(NODES) if n != KILLED]
-    assert not (folders[KILLED] / "trained-2.npz").exists()
     step = second[0]["before"].astype(float) - first[0]["before"]
 
     def mean(which: list[int]) -> np.ndarray:

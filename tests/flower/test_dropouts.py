@@ -162,6 +162,7 @@ def test_who_is_not_sampled_is_a_drop_out_and_catches_up(lab):
         assert_sum_is_that_of_aggregate(training, number, users)
 
 
+@pytest.mark.rule(13)
 @pytest.mark.parametrize("step", ["confirm", "answer"])
 def test_replies_that_were_lost_lose_nothing(lab, step, caplog):
     """At the start of the next round the server asks again, and the same bytes come."""
@@ -232,6 +233,7 @@ def test_what_a_survivor_sent_counts_as_sent_though_it_did_not_answer(lab):
     assert 0 < np.count_nonzero(sent) <= before.size // 4
 
 
+@pytest.mark.rule(10)
 @pytest.mark.parametrize("step", ["mask", "answer"])
 def test_an_x_in_a_round_that_was_skipped_counts_as_sent(lab, step):
     training = lab()
@@ -242,6 +244,7 @@ def test_an_x_in_a_round_that_was_skipped_counts_as_sent(lab, step):
     assert 0 < np.count_nonzero(sent) <= before.size // 4
 
 
+@pytest.mark.rule(13)
 def test_the_same_update_is_not_sent_twice_after_a_round_without_a_sum(lab):
     """A server could say that a round failed, and ask for the same updates without one user."""
 
@@ -255,6 +258,20 @@ def test_the_same_update_is_not_sent_twice_after_a_round_without_a_sum(lab):
     assert [words in reason for reason in training.reasons()] == [True] * 5
     assert not training.rounds()[2].joinpath("masked").exists()
     assert_sum_is_that_of_aggregate(training, 4, [1, 2, 3, 4, 5])
+
+
+@pytest.mark.rule(13)
+def test_without_the_rule_it_would_be_sent_again(lab, monkeypatch):
+    """The twin."""
+
+    def update(user, number, arrays):
+        return random_update(user, 2 if number == 3 else number, arrays)
+
+    monkeypatch.setattr("topk_secagg.rounds.mask._sent_elsewhere", lambda *_, **__: [])
+    training = lab(update=update)
+    in_round(training, 2, refuse_at("answer", 1, 2, how=LOST))
+    training.train(rounds=3)
+    assert ts.decode(training.rounds()[2]).survivors == [1, 2, 3, 4, 5]
 
 
 def test_error_feedback_can_be_turned_off(lab):

@@ -22,6 +22,7 @@ def state_home(tmp_path, monkeypatch):
     return tmp_path / "state"
 
 
+@pytest.mark.rule(12)
 @pytest.mark.parametrize(("run_id", "node_id"), [(3, 42), (4, 43)])
 def test_no_number_of_the_server_leads_to_a_folder(state_home, run_id, node_id):
     context = Context(
@@ -95,6 +96,7 @@ def test_a_key_that_means_nothing_is_refused():
         node(**{"topk-secagg-recipient": "/srv/list"})
 
 
+@pytest.mark.rule(12)
 def test_an_identity_takes_part_only_with_its_folder(tmp_path):
     """Its folder was lost, and with it what was spent; the identity was mounted from elsewhere."""
     ts.keygen(4, tmp_path / "old")
@@ -105,6 +107,7 @@ def test_an_identity_takes_part_only_with_its_folder(tmp_path):
     assert node(**{"topk-secagg-identity": str(path)}).secrets == tmp_path / "old"
 
 
+@pytest.mark.rule(12)
 def test_without_the_check_it_would_begin_anew(tmp_path, monkeypatch):
     """The twin."""
     ts.keygen(4, tmp_path / "old")
@@ -133,6 +136,7 @@ def test_what_a_node_is_bound_to_outlasts_the_process():
     assert [each.series for each in node().trainings()] == ["a" * 64]
 
 
+@pytest.mark.rule(12)
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", json.dumps({"other": 1}).encode()])
 def test_a_state_that_is_damaged_binds_all_the_same(content):
     """A node that forgot its series could be led into another one."""

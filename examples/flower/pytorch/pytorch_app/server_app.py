@@ -20,8 +20,6 @@ def main(grid: Grid, context: Context) -> None:
         survivors=int(config["survivors"]),
         colluders=int(config["colluders"]),
         density=float(config["density"]),
-        clip=1.0,
-        max_weight=1_000.0,
     )
     strategy.start(
         grid=grid,
