@@ -37,7 +37,7 @@ pull)
   rclone copy --ignore-existing "$STORE" "$ROUND" --filter "+ /dealt/$own.json" --filter "+ /masked/$own.h5" \
     --filter "+ /confirmed/$own.json" --filter "+ /elimination/$own.h5" --filter '- *'
   rclone copy "$STORE" "$ROUND" --filter "- $own.*" \
-    --filter '+ /session.json' --filter '+ /survivors.json' --filter '+ /dealt/user-*.json' \
+    --filter '+ /session.json' --filter '+ /basis.h5' --filter '+ /survivors.json' --filter '+ /dealt/user-*.json' \
     --filter '+ /masked/user-*.h5' \
     --filter '+ /confirmed/user-*.json' --filter '+ /elimination/user-*.h5' \
     --filter "+ /shares/$own/from-*.h5.age" --filter '- *'

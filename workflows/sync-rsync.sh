@@ -48,7 +48,7 @@ pull)
   public --ignore-existing --include=/dealt/ --include="/dealt/$own.json" --include=/masked/ --include="/masked/$own.h5" \
     --include=/confirmed/ --include="/confirmed/$own.json" --include=/elimination/ --include="/elimination/$own.h5"
   public --exclude="$own.*" \
-    --include=/session.json --include=/survivors.json --include=/dealt/ --include='/dealt/user-*.json' \
+    --include=/session.json --include=/basis.h5 --include=/survivors.json --include=/dealt/ --include='/dealt/user-*.json' \
     --include=/masked/ --include='/masked/user-*.h5' \
     --include=/confirmed/ --include='/confirmed/user-*.json' --include=/elimination/ --include='/elimination/user-*.h5' \
     --include=/shares/ --include="/shares/$own/" --include="/shares/$own/from-*.h5.age"

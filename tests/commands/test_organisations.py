@@ -48,7 +48,7 @@ if [ "$1" = push ]; then
 else
   cd "$STORE"
   own=$(printf 'user-%02d' "$NUMBER")
-  for name in session.json survivors.json dealt/*.json masked/*.h5 confirmed/*.json \\
+  for name in basis.h5 session.json survivors.json dealt/*.json masked/*.h5 confirmed/*.json \\
     elimination/*.h5 "shares/$own"/*.age; do
     case $name in */$own.*) continue ;; esac
     if [ -e "$name" ]; then put "$ROUND" "$name"; fi
@@ -284,6 +284,19 @@ def test_a_lost_secret_is_an_error_and_not_the_end_of_its_work(tmp_path):
         assert (process.returncode, said in printed) == (code, True), printed
         if not moved.exists():
             (four.round.home(3) / four.session).rename(moved)
+
+
+@pytest.mark.parametrize("script", ["sync-rclone.sh", "sync-rsync.sh"])
+def test_whatever_init_writes_is_fetched(script, tmp_path):
+    """With low rank that is the basis too."""
+    like = tmp_path / "like.npz"
+    np.savez(like, matrix=np.zeros((8, 8)))
+    numbers = ["--users", 2, "--survivors", 2, "--colluders", 1, "--rank", 2]
+    must("init", tmp_path / "round", *numbers, "--like", like)
+    written = {path.name for path in (tmp_path / "round").iterdir() if path.is_file()}
+    assert {name for name in written if not name.startswith(".")} == {"session.json", "basis.h5"}
+    pull = (WORKFLOWS / script).read_text().partition("\npull)")[2]
+    assert all(f"/{name}" in pull for name in ("session.json", "basis.h5"))
 
 
 def test_the_script_says_how_it_is_called():
