@@ -6,11 +6,13 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
 
 Result = TypeVar("Result")
+WORTH_THREADS = 1 << 16  # values of each user
 
 
 def reuse_memory() -> None:
@@ -45,3 +47,14 @@ def ahead(calls: Iterable[Callable[[], Result]], threads: int = 1) -> Iterator[R
 def together(calls: Iterable[Callable[[], object]], threads: int) -> None:
     """Make all calls, up to `threads` at a time."""
     deque(ahead(calls, threads), maxlen=0)
+
+
+def of_each(
+    users: Iterable[int], work: Callable[[int], Result], values: int = 0
+) -> dict[int, Result]:
+    """What `work` gives for each user, in order; on all cores where each has so many values that
+    this is worth it."""
+    users = list(users)
+    threads = cores() if values > WORTH_THREADS else 0
+    results = ahead((partial(work, n) for n in users), threads)
+    return dict(zip(users, results, strict=True))

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import labels
-from ..algebra.field import Symbols, to_field, to_signed
+from ..algebra.field import Symbols, to_signed
 from ..algebra.randomness import Randomness
 from ..brief import Brief
 from ..errors import Advice, BadData, UsageError, named_users
@@ -275,8 +275,8 @@ def rounding_source(source: Randomness, index: npt.NDArray[np.int64], values: Re
     """The stream that decides the rounding: the same for the same selected values, so that masking
     the same gradient again gives the same X."""
     digest = hashlib.sha256()
-    digest.update(np.ascontiguousarray(index, "<i8"))
-    digest.update(np.ascontiguousarray(values, "<f8"))
+    digest.update(np.ascontiguousarray(index, "<i8").data)
+    digest.update(np.ascontiguousarray(values, "<f8").data)
     return source.child(labels.rounding(digest.hexdigest()))
 
 

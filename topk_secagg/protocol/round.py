@@ -8,6 +8,7 @@ import numpy as np
 
 from .. import labels
 from ..algebra.field import Integers, Symbols
+from ..algebra.parallel import of_each
 from ..algebra.randomness import KEY_BYTES, Randomness
 from ..errors import TooFewSurvivors, UsageError
 from .construction import stacked
@@ -58,16 +59,20 @@ def run_round(
     points = c.points()
     sources = {n: randomness.child(labels.user(n)) for n in users}
     deals = {n: new_deal(p, points, dealer=n, source=sources[n]) for n in users}
-    secrets = {n: c.draw_secret(deals[n], sources[n]) for n in users}
+    secrets = of_each(users, lambda n: c.draw_secret(deals[n], sources[n]), c.entries)
     dealt = {n: deal_shares(p, deals[n], secret=secrets[n], source=sources[n]) for n in users}
     shares = {m: {n: dealt[n][m - 1] for n in u1} for m in u1}
 
     # Masked-input phase: X_n
-    masked = {n: c.mask(secrets[n], inputs[n]) for n in u1}
+    masked = of_each(u1, lambda n: c.mask(secrets[n], inputs[n]), c.entries)
 
     # Mask-elimination phase: Y_n
     shape = c.answer_shape(len(u1))
-    answers = {n: reader_of(answer(p, masked=masked, shares=shares[n], shape=shape)) for n in u2}
+    answers = of_each(
+        u2,
+        lambda n: reader_of(answer(p, masked=masked, shares=shares[n], shape=shape)),
+        c.entries,
+    )
 
     # Decoding
     return decode(

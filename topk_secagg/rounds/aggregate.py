@@ -9,6 +9,7 @@ from typing import Any, Unpack
 
 from .. import labels
 from ..algebra import entropy
+from ..algebra.parallel import of_each
 from ..algebra.randomness import KEY_BYTES, CipherRandomness, source_of
 from ..brief import Brief
 from ..errors import Advice, UsageError, about
@@ -148,7 +149,10 @@ def aggregate(
     p = chosen.parameters
     left.check_enough(p)
     reduction = following.reduction
-    largest = {n: reduction.largest(reduction.reduce(vectors[n], following.bases)) for n in u1}
+    reduced = of_each(
+        u1, lambda n: reduction.reduce(vectors[n], following.bases), form.layout.length
+    )
+    largest = {n: reduction.largest(reduced[n]) for n in u1}
     notes = form.notes
     if after is None:
         notes += chosen.notes
@@ -164,8 +168,8 @@ def aggregate(
     encoding = Encoding(p, reduction, following.bases, scales, fixed)
 
     key = entropy.draw(KEY_BYTES, "a round in memory")
-    every: dict[int, Chosen] = {}
-    for n in u1:
+
+    def chosen_by(n: int) -> Chosen:
         prepared = prepare(
             encoding,
             CipherRandomness(key).child(labels.rounding_of_user(n)),
@@ -173,11 +177,14 @@ def aggregate(
             weight[n],
             select,
             saturate=bool(saturate) or residuals is not None,
+            reduced=reduced[n],
         )
-        every[n] = prepared.chosen
         if residuals is not None:
             with about(f"user {n}"):
                 kept[n] = form.residual(prepared.unsent)
+        return prepared.chosen
+
+    every = of_each(u1, chosen_by, p.length)
     inputs = {n: each.sparse for n, each in every.items()}
     total = run_round(p, inputs, survivors=u1, answering=u2, randomness=source_of(randomness, key))
     vector = encoding.decoded(total)

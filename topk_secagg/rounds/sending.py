@@ -148,14 +148,17 @@ def prepare(
     select: str,
     *,
     saturate: bool,
+    reduced: Vector | None = None,
 ) -> Prepared:
-    """Reduce and quantise a flat vector, to which the residual was added already.
+    """Reduce and quantise a flat vector, to which the residual was added already; `reduced` is its
+    reduced vector where that is known.
 
     Random coordinates are those with the largest of L random keys.
     """
     check_choice("selection", select, SELECTIONS)
     p = encoding.parameters
-    reduced = encoding.reduced(flat)
+    if reduced is None:
+        reduced = encoding.reduced(flat)
     index = construction(p).select(
         reduced if select == "top" else uniform(source.child(labels.SELECT), p.length)
     )
