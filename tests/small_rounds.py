@@ -178,7 +178,7 @@ class SteppedRound:
 
     def masked_sum(self, u1: tuple[int, ...], shape: AnswerShape) -> Symbols | None:
         """The sum of all X of U1, where decoding needs it; kept, since many answers are tried."""
-        if not construction(self.p).needs_masked_sum:
+        if not construction(self.p).decoding_needs_inputs:
             return None
         if u1 not in self.sums:
             self.sums[u1] = sum_of_masked(self.p, self.masked(u1).values(), shape)

@@ -382,7 +382,7 @@ def test_another_x_than_was_frozen_and_sent_and_a_forged_aggregate(finished, kin
         ("ledgers", "secrets/user-02.ledger.json"),
     ]
     space.masked_path(2).write_bytes(before)
-    scale = space.session.parameters.scale
+    scale = space.session.scales[0]
     rewrite(space.aggregate_path, lambda _, d: (d["value"].put(0, 1), d["real"].put(0, 1 / scale)))
     assert fails(space) == [RECOMPUTED, SUMMED]
 

@@ -317,7 +317,7 @@ class Node:
                 "the session is not sealed, or its users do not confirm the survivors",
                 "a server must not see shares, nor choose two survivor sets",
             )
-        if not construction(p).needs_masked_sum:
+        if construction(p).answer_needs_inputs:
             raise Refused(
                 "answers of this session depend on every X, and a node has its own alone",
                 "rounds over Flower are by sketches",

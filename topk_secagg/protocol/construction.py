@@ -49,8 +49,9 @@ class Construction(ABC, Generic[DecodedGroups]):
     """
 
     share_names: ClassVar[tuple[str, ...]]
-    index_name: ClassVar[str]
-    needs_masked_sum: ClassVar[bool] = False  # to decode; then X are not needed to answer
+    index_name: ClassVar[str]  # of the indices in X; nothing where there are none
+    answer_needs_inputs: ClassVar[bool]  # every X of the survivors
+    decoding_needs_inputs: ClassVar[bool]  # and their sum
     rows: int
     width: int
     entries: int
@@ -61,6 +62,11 @@ class Construction(ABC, Generic[DecodedGroups]):
 
     def __init__(self, p: Parameters) -> None:
         self.p = p
+
+    @property
+    def has_indices(self) -> bool:
+        """Whether X has indices beside its values."""
+        return bool(self.index_name)
 
     # offline phase
 
@@ -263,7 +269,7 @@ class Construction(ABC, Generic[DecodedGroups]):
         y (users, groups, width).
 
         matrix (betas, users): from values at these users' alphas to those at the betas. masked_sum
-        is the sum of all X, where `needs_masked_sum`.
+        is the sum of all X, where `decoding_needs_inputs`.
         """
 
     @abstractmethod

@@ -37,6 +37,8 @@ class Permutation(Construction[Sparse]):
 
     share_names = ("f", "h")
     index_name = "permuted index"
+    answer_needs_inputs = True
+    decoding_needs_inputs = False
     check_rows = 1  # single rows are read
 
     def __init__(self, p: Parameters) -> None:

@@ -121,7 +121,7 @@ def sum_of_masked(p: Parameters, masked: Iterable[Masked], shape: AnswerShape) -
     """The sum of all X as far as an answer of this shape reaches, (B, W1), where decoding needs
     it."""
     c = construction(p)
-    if not c.needs_masked_sum:
+    if not c.decoding_needs_inputs:
         return None
     total = np.zeros((c.entries // c.width, shape.width), dtype=np.uint64)  # fits 2^32 symbols
     for x in masked:

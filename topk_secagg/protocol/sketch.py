@@ -67,7 +67,8 @@ class Sketch(Construction[Decoded]):
 
     share_names = ("f",)
     index_name = ""
-    needs_masked_sum = True
+    answer_needs_inputs = False
+    decoding_needs_inputs = True
 
     def __init__(self, p: Parameters) -> None:
         super().__init__(p)

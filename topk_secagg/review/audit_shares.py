@@ -352,7 +352,7 @@ class _Private:
         evidence = self.evidence
         assert evidence.survivors is not None
         users = evidence.survivors.users
-        needs_inputs = not self.construction.needs_masked_sum
+        needs_inputs = self.construction.answer_needs_inputs
         if needs_inputs and len(evidence.frozen) < len(users):
             raise InputMissing("not every frozen X is available")
         senders = [m for m in users if (n, m) in self.sound]

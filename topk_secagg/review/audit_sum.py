@@ -88,7 +88,7 @@ def _decoded_answers(evidence: Evidence, u1: Survivors) -> Decoded:
 
 def _masked_sum(evidence: Evidence, u1: Survivors, shape: AnswerShape) -> Symbols | None:
     """The sum of all frozen X, where the answers alone do not give the sum."""
-    if not construction(evidence.p).needs_masked_sum:
+    if not construction(evidence.p).decoding_needs_inputs:
         return None
     if sorted(evidence.frozen) != u1.users:
         raise InputMissing("not every frozen X is available, and a sum takes them all")

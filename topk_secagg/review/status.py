@@ -422,7 +422,7 @@ class _NextSteps:
             return _waiting("decode", None, missing)
         owes = ledger.answered is None or not own.answered.sound
         if own.survivor and not ledger.forgotten and owes:
-            needs_inputs = not construction(s.parameters).needs_masked_sum
+            needs_inputs = construction(s.parameters).answer_needs_inputs
             inputs = self._inputs(survivors.users) if needs_inputs else {}
             shares = self._shares(user, survivors.users)
             return _waiting("eliminate", user, inputs | shares | missing)
@@ -500,7 +500,7 @@ class _NextSteps:
             return Next("")
         p = self.space.session.parameters
         answers = [u.user for u in self.users if u.answered.sound]
-        inputs = self._inputs(survivors.users) if construction(p).needs_masked_sum else {}
+        inputs = self._inputs(survivors.users) if construction(p).decoding_needs_inputs else {}
         silent = (n for n in survivors.users if not self.users[n - 1].answered.sound)
         missing = _missing_files(
             one="answer of {}",

@@ -37,7 +37,7 @@ def laws(p: Parameters, masked: Sequence[Masked]) -> list[Law]:
     """What should be uniform in X: values in F_q, and distinct indices, if there are any."""
     c = construction(p)
     uniform = [Law("masked value", [x.value for x in masked], bound=p.field)]
-    if c.index_name:
+    if c.has_indices:
         indices = [x.index for x in masked]
         uniform.append(Law(c.index_name, indices, c.index_bound, distinct=True))
     return uniform

@@ -38,7 +38,7 @@ def confirm(round: AnyRound, user: int, proposal: bytes, **access: Unpack[Step])
     """
     space, how = taking_part(round, **access)
     admitted(space, user, how)
-    if not construction(space.session.parameters).needs_masked_sum:
+    if construction(space.session.parameters).answer_needs_inputs:
         raise UsageError(
             "answers of this round depend on every X", "fetch them, and confirm what is there"
         )

@@ -111,7 +111,7 @@ def _list_bytes(family: tuple[Block, ...]) -> int:
 def _masked_file_bytes(p: Parameters) -> int:
     """About what masked/user-NN.h5 has: X names whose shares its user holds."""
     c = construction(p)
-    datasets = 1 if c.index_code.size == 0 else 2
+    datasets = 2 if c.has_indices else 1
     holds = _LIST_BYTES + p.users * DIGEST_BYTES if p.dealing == KEYS else 0
     return c.masked_bytes + header_bytes(datasets) + _MASKED_BYTES + holds
 

@@ -274,7 +274,7 @@ def _masked_sum(space: Workspace, survivors: Survivors) -> Symbols | None:
     """The sum of all X of U1, where the sum of the inputs is not in the answers alone."""
     p = space.session.parameters
     c = construction(p)
-    if not c.needs_masked_sum:
+    if not c.decoding_needs_inputs:
         return None
     shape = c.answer_shape(len(survivors.rows))
     try:

@@ -118,7 +118,7 @@ def _answer(
     c = construction(session.parameters)
     shape = c.answer_shape(len(survivors.rows))
     masked: dict[int, Masked] = {}
-    if not c.needs_masked_sum:  # else an answer depends on no X
+    if c.answer_needs_inputs:
         masked = {m: x.masked for m, x in read_frozen(space, survivors).items()}
     with _held(space, ledger, survivors, opener) as shares:
         chunks = c.answer_chunks(masked, shares, shape)

@@ -350,7 +350,7 @@ def _add_rates(d: Description, artifact: Artifact, session: Session) -> None:
                 "masked_bytes": c.masked_bytes,
                 **rate_of_masked(p, c.masked_bytes).facts(),
             }
-            if c.index_name:
+            if c.has_indices:
                 d.facts[c.index_name.replace(" ", "_")] = x.masked.index[:_SHOWN].tolist()
             d.facts["masked_value"] = x.masked.value[:_SHOWN].tolist()
             d.facts["holds"] = sorted(x.holds)

@@ -67,7 +67,7 @@ def shapes(p: Parameters) -> Shapes:
     whole = c.value_code.bits == 8 * symbol.itemsize
     value = (symbol.str, (c.entries,)) if whole else ("|u1", (c.value_code.size,))
     holds = (p.users, DIGEST_BYTES) if p.dealing == KEYS else (wire.Packed(p.users, 2).size,)
-    index: Shapes = {} if c.needs_masked_sum else {"index": ("|u1", (c.index_code.size,))}
+    index: Shapes = {"index": ("|u1", (c.index_code.size,))} if c.has_indices else {}
     return {**index, "value": value, "holds": ("|u1", holds)}
 
 
