@@ -12,7 +12,7 @@ from . import native
 from .field import Integers, Symbols, stored_type, to_montgomery
 from .randomness import Randomness, acceptance_limit
 
-SUMS_AT_ONCE = 1 << 15  # lazy sums of 16 bytes that are kept: what a processor has close by
+SUMS_AT_ONCE = 1 << 16  # lazy sums of 16 bytes that are kept: what a processor has close by
 WORDS_AT_ONCE = 1 << 18  # of several short streams
 _SPREADS = 6  # by which more words are read than are probably needed
 _RARE = 0.01  # rejected words, for which none are read ahead
