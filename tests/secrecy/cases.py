@@ -95,6 +95,20 @@ MORE_SKETCHES = {
 }
 
 
+# Two rounds of low rank: N, U, T, q, and the tensors. By default one of 3 x 2, of rank 1
+SERIES = {
+    "three users": ((3, 2, 1, 7), {}),
+    "D = 2": ((4, 3, 1, 11), {}),
+    "a tensor is whole": ((3, 2, 1, 7), {"shapes": ((2, 2), (1,))}),
+}
+MORE_SERIES = {
+    "no drop-outs": ((3, 3, 2, 7), {}),
+    "two may drop out": ((4, 2, 1, 11), {}),
+    "T = 2": ((4, 3, 2, 11), {"shapes": ((2, 2),)}),
+    "rank 2": ((3, 2, 1, 7), {"shapes": ((3, 4),), "rank": 2}),
+}
+
+
 def sketch_parameters(N: int, U: int, T: int, **raw: Any) -> Parameters:
     """With the smallest field that has room for N values, if none is given."""
     given = {"q": 7 if N == 3 else 11, "L": 6, "K": 3, "P": 1, "whole": 0, "dealing": "keys"} | raw

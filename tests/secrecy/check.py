@@ -19,11 +19,24 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).parent))
 
 from affine import Joint, Witness, coalitions_of, compare, view_of
-from cases import DEALINGS, FULL, MORE, MORE_SKETCHES, QUICK, SKETCHES, Case, sketch_parameters
+from cases import (
+    DEALINGS,
+    FULL,
+    MORE,
+    MORE_SERIES,
+    MORE_SKETCHES,
+    QUICK,
+    SERIES,
+    SKETCHES,
+    Case,
+    sketch_parameters,
+)
 from certificate import NotCertified, certify
 from lab import Input, Lab
 from linear import Setup, SketchLab
 from sabotage import HARMLESS, SABOTAGES, TWINS, try_sabotage
+from two_rounds import FOUR, SQUARE, SeriesLab, Two, everybody
+from two_rounds import SABOTAGES as SERIES_SABOTAGES
 
 CASE = "{!s:<52} {:>10} {:>7} {:>8} {:>8}  {:<6} {:>8}"
 HEAD = ("case", "coalitions", "places", "supports", "spaces", "result", "time")
@@ -70,14 +83,14 @@ def learn_something(lab: Lab, coalition: tuple[int, ...]) -> Witness | None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print four tables; 1 if something is not as it should be."""
+    """Print six tables; 1 if something is not as it should be."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--full", action="store_true", help="every L from 2 to 6, K from 1 to 3")
     parser.add_argument("--case", type=int, action="append", help="only the case with this number")
     chosen = parser.parse_args(arguments)
     cases = FULL if chosen.full else [replace(case, few=None) for case in QUICK] + MORE
     cases = [cases[i] for i in chosen.case] if chosen.case else cases
-    return 1 if sum([secrecy(cases), tightness(cases), sketches(), sabotages()]) else 0
+    return 1 if any([secrecy(cases), tightness(cases), sketches(), series(), sabotages()]) else 0
 
 
 def secrecy(cases: Sequence[Case]) -> int:
@@ -133,6 +146,31 @@ def sketches() -> int:
             more = next((leak for leak in lab.leaks(lab.p.colluders + 1) if leak), None)
             failures += more is None
             print(f"    T+1 users: {more or 'NOTHING'}", flush=True)
+    return failures
+
+
+def series() -> int:
+    """Print what T users learn of two rounds of low rank, and once they are spoilt; the number of
+    wrong verdicts."""
+    print("\ntwo rounds of low rank: every coalition of at most T users, both U1, all answers\n")
+    failures = 0
+    for (numbers, raw), dealing in product((SERIES | MORE_SERIES).values(), DEALINGS):
+        lab = SeriesLab(Two(*numbers, dealing, **raw))
+        views = [view for size in range(lab.p.colluders + 1) for view in lab.views(size)]
+        views.append(lab.view(lab.users[: lab.p.colluders], everybody(lab), later=True))
+        leaks = sum(view.leak() is not None for view in views)
+        loose = sum(not view.is_tight() for view in views)
+        failures += leaks + loose
+        verdict = f"LEAKS in {leaks}" if leaks else "secret"
+        sizes = " and ".join(str(each.length) for each in lab.reductions)
+        name = f"{lab.p.summary()}; {sizes} symbols, {dealing}"
+        print(f"{name:<72} {len(views):>4} views {verdict}", flush=True)
+    print("\ntwo rounds of low rank: sabotage, seen by one user\n")
+    for name, (dealing, later, changes) in SERIES_SABOTAGES.items():
+        lab = SeriesLab(Two(*FOUR, dealing, shapes=SQUARE, **changes))
+        leak = lab.view((1,), everybody(lab), later=later).leak()
+        failures += leak is None
+        print(f"{name:<42} {leak.change if leak else 'NOT CAUGHT'}", flush=True)
     return failures
 
 

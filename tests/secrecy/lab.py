@@ -137,6 +137,17 @@ class Tape(Randomness):
 _tapes: dict[bytes, Tape] = {}  # by the keys that were drawn from them
 
 
+class _HashOfTapes:
+    """HMAC under a key that came from a tape: under each label a tape of its own below that one.
+
+    So whoever has a key has those that follow from it, and not the ones from which it follows.
+    """
+
+    @staticmethod
+    def digest(key: bytes, label: bytes, _: str) -> bytes:
+        return _tapes[key].child(label.decode()).bytes(len(key))
+
+
 @contextmanager
 def keyed(field: int | None = None) -> Iterator[None]:
     """Within, the package's streams of symbols come from the tapes that their keys came from, and
@@ -147,6 +158,7 @@ def keyed(field: int | None = None) -> Iterator[None]:
     """
     with (
         patch.object(dealing, "CipherRandomness", _tapes.__getitem__),
+        patch.object(dealing, "hmac", _HashOfTapes),
         patch.object(Tape, "field", field),
     ):
         try:

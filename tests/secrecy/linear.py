@@ -90,7 +90,7 @@ class SketchLab:
         self.users = tuple(range(1, self.p.users + 1))
         self.algebra = Elimination(self.q)
         self.dealer = cache(self.dealer)
-        self._reach = cache(self._reach)
+        self.reach = cache(self.reach)
         self.sent_whole = np.arange(self.p.length - self.p.whole, self.p.length)
 
     # driving the package
@@ -163,7 +163,7 @@ class SketchLab:
                     parts.append(self._x(secret))
             return np.concatenate([part.reshape(-1) for part in parts]).astype(np.int64)
 
-        matrix = self._linear(played, count)
+        matrix = self.linear(played, count)
         rounds = matrix.reshape(len(deals), -1, count)
         N = len(self.users)
         symbols = self.c.rows * self.c.width
@@ -208,9 +208,9 @@ class SketchLab:
                 total += self._x(secret, k, w[k])
             return total % self.q
 
-        return self._linear(function, self.p.length)
+        return self.linear(function, self.p.length)
 
-    def _reach(self, survivors: int) -> Array:
+    def reach(self, survivors: int) -> Array:
         """From what a user holds of one survivor to its part of Y."""
         shape = (self.c.rows, self.c.width)
 
@@ -219,13 +219,13 @@ class SketchLab:
             tables[position] = share.reshape(shape).astype(np.uint32)
             return self._answer({m: WrittenShares((t,)) for m, t in tables.items()})
 
-        matrix = self._linear(function, self.c.rows * self.c.width)
+        matrix = self.linear(function, self.c.rows * self.c.width)
         trial = np.arange(matrix.shape[1]) % self.q
         last = function(trial, survivors)
         assert np.array_equal(last, times(matrix, trial, self.q)), "the same for every survivor"
         return matrix
 
-    def _linear(self, function, size: int) -> Array:
+    def linear(self, function, size: int) -> Array:
         trials = [np.random.default_rng(size).integers(0, self.q, size)]
         offset, matrix = affine_map(function, size, self.q, trials)
         assert not np.any(offset)
@@ -256,7 +256,7 @@ class SketchLab:
                     row[:, i * inputs + r * self.setup.gradients + g] = 1  # S(w) of this input
                     by_inputs.append(row)
         for answered in survivor_sets:
-            reach = self._reach(len(answered))
+            reach = self.reach(len(answered))
             for r in rounds:
                 for n in answered:
                     parts = [
