@@ -1,7 +1,7 @@
 """Rounds over Flower: a mod for the nodes and a strategy for the server.
 
     app = ClientApp(mods=[topk_secagg_mod])
-    strategy = TopKSecAgg(FedAvg(...), survivors=7, colluders=3, density=0.01, clip=1.0)
+    strategy = TopKSecAgg(FedAvg(), rank=2)
 
 Flower moves the files of a round, and nothing else: the steps, ledgers, seals and signatures are
 those of every other round. docs/flower.md has what each message carries. This package is optional
