@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from topk_secagg.protocol.parameters import Rate
 
 PROGRAM = "topk-secagg"
-_WIDTH = 120  # of a table that goes to a file or a pipe
+_WIDTH = 120  # of a table that goes to a file or a pipe, where COLUMNS is not set
 
 # what to do about an error, in the words of the command line
 HINTS: dict[Advice, str] = {
@@ -207,8 +207,9 @@ class Console:
         )
         for row in rows:
             table.add_row(*(Text(printable(cell), overflow="fold") for cell in row))
-        width = None if sys.stdout and sys.stdout.isatty() else _WIDTH
-        screen = Screen(width=width, highlight=False, color_system=None)
+        screen = Screen(
+            width=screen_width(sys.stdout) or _WIDTH, highlight=False, color_system=None
+        )
         with screen.capture() as drawn:
             screen.print(table)
         self.line(*map(str.rstrip, drawn.get().rstrip().splitlines()))
@@ -250,7 +251,11 @@ class Console:
 
 
 def screen_width(stream: Any) -> int | None:
-    """The columns of the terminal that a stream writes to; None where it is a file or a pipe."""
+    """The columns of COLUMNS, or else of the terminal that a stream writes to; None where it is a
+    file or a pipe."""
+    wanted = os.environ.get("COLUMNS", "")
+    if wanted.isdecimal() and int(wanted):
+        return int(wanted)
     if not stream or not stream.isatty():
         return None
     import shutil  # here and below: most output goes to no terminal, and start-up is short

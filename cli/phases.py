@@ -208,6 +208,11 @@ def _mask_warnings(space: ts.Workspace, report: MaskReport) -> Iterator[str]:
         yield f"{secret} can be read by others; run: chmod 600 {secret}"
     if report.late:
         yield f"the survivors are fixed already: this X of user {user} comes too late"
+    if report.not_proposed:
+        yield (
+            f"survivors.json is proposed without this X of user {user}: it comes too late, unless "
+            "users confirm another one"
+        )
     yield from _folder_warnings(user, report.other_folder)
     for session in report.sent_before:
         yield (

@@ -95,9 +95,8 @@ def status(
     console.line(*(f"send {path} to {whom}" for path, whom in status.send))
     console.line(*_next_lines(status.next, following))
     if wait is not None and not status.next.ready:
-        raise Busy(
-            f"{status.next.step} still waits for {status.next.waits_for}", "run this again later"
-        )
+        what = status.next.step or "everything"
+        raise Busy(f"{what} still waits for {status.next.waits_for}", "run this again later")
 
 
 def _user_facts(user: UserStatus) -> dict[str, Any]:
@@ -134,7 +133,9 @@ def _next_lines(following: Next, command: str) -> Iterator[str]:
     """The one next command, if it can be run now; or else what it waits for, and what comes
     then."""
     if not command:
-        yield "nothing is left to do"
+        yield (
+            f"waiting for {following.waits_for}" if following.waits_for else "nothing is left to do"
+        )
         return
     makes_what_is_missing = following.step in _MAKING_WHAT_IS_MISSING and following.possible
     if not following.ready:

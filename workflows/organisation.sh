@@ -220,8 +220,8 @@ while :; do
   could=$possible
   possible=${found[2]}
   waits_for=${found[3]}
-  if [ "$step" = nothing ]; then break; fi
-  # on a new start everything is sent once more, which changes nothing
+  if [ "$step $ready" = "nothing True" ]; then break; fi
+  # on a new start what may not have arrived is sent once more, which changes nothing
   if [ -n "${found[*]:4}" ] && [ "${found[*]:4}" != "$sent" ]; then
     push "${found[@]:4}"
     sent=${found[*]:4}

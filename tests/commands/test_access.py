@@ -17,6 +17,9 @@ from played import (
     must,
 )
 
+import topk_secagg as ts
+from topk_secagg.storage.atomic import make_folder
+
 BEFORE = {
     "offline": "init",
     "mask": "offline",
@@ -328,6 +331,33 @@ def test_plain_shares_are_not_put_into_a_folder_of_another_account(round_at, ref
     sealed = round_at("init", "sealed", sealed=True)
     os.chown(sealed.folder, 65534, 65534)
     must(*sealed.offline(1))
+
+
+@pytest.mark.needs_root
+def test_what_is_refused_leaves_nothing_in_the_secrets_of_another_account(
+    round_at, refuses, tmp_path
+):
+    r = round_at("init")
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    os.chown(theirs, 65534, 65534)
+    for command in (r.offline(1), r.mask(1), r.forget(1)):
+        refuses(77, *command, "--secrets", theirs, says="belongs to somebody else")
+        assert list(theirs.iterdir()) == []
+
+
+@pytest.mark.needs_root
+def test_without_the_check_it_leaves_a_folder(round_at, refuses, tmp_path, monkeypatch):
+    """The twin."""
+    r = round_at("init")
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    os.chown(theirs, 65534, 65534)
+    monkeypatch.setattr(
+        ts.Workspace, "_make_private", lambda self: make_folder(self.private, private=True)
+    )
+    refuses(77, *r.offline(1), "--secrets", theirs, says="belongs to somebody else")
+    assert list(theirs.iterdir()) != []
 
 
 def test_init_from_another_round_copies_everything_but_the_nonce(new_round, refuses, tmp_path):

@@ -248,7 +248,7 @@ JUNK: dict[str, tuple[Callable[[Path], object], str]] = {
 @every
 class TestDecode:
     @pytest.mark.parametrize("what", JUNK)
-    def test_an_unusable_answer_counts_as_missing(self, round_at, refuses, what):
+    def test_an_unusable_answer_is_left_out_and_not_called_missing(self, round_at, refuses, what):
         r = round_at("answered", answering=(1, 2, 3, 4))
         spoil, why = JUNK[what]
         spoil(r.folder / "elimination/user-03.h5")
@@ -261,8 +261,10 @@ class TestDecode:
         r.check_sum(answering=(1, 2, 4))
         (r.folder / "elimination/user-01.h5").unlink()
         if readable:
-            says = "2 sound answers, and 3 are needed (missing: users 1, 3)"
-            assert says in refuses(69, *r.decode()).err
+            failed = refuses(69, *r.decode(), says="2 sound answers, and 3 are needed")
+            assert "(missing: user 1); the answer of user 3 does not count" in failed.err
+            assert why in failed.err
+            assert "fetch the answer of user 3 again, or wait for more users" in failed.err
 
     @pytest.mark.parametrize(
         "user", [1, 5]

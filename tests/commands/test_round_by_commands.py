@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from deterministic import drawn_from
 from played import (
+    CONFIRMING,
     EXAMPLE,
     RECIPES,
     attributes,
@@ -347,3 +348,11 @@ def test_a_warning_says_that_an_x_after_the_freeze_is_too_late(round_at):
     assert "comes too late" in must(*r.mask(5)).err
     assert "comes too late" not in must(*r.mask(1)).err
     assert must(*r.freeze("--json")).json["survivors"] == [1, 2, 3, 4]
+
+
+def test_so_it_does_where_the_survivors_are_only_proposed(round_at):
+    r = round_at("masked", **{**CONFIRMING, "masking": (1, 2, 3, 4)})
+    must(*r.freeze("--user", 3))
+    said = must(*r.mask(5)).err
+    assert "survivors.json is proposed without this X of user 5" in said
+    assert "survivors.json is proposed" not in must(*r.mask(1)).err

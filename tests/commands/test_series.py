@@ -793,7 +793,21 @@ class TestChain:
         _, r1 = rounds
         self.chain(r1).unlink()
         r2 = r1.next_of_series(tmp_path / "r2")
-        refuses(66, *r2.offline(1, "--from", r1.folder), says="user-01.chain.h5 is not there")
+        offline = r2.offline(1, "--from", r1.folder)
+        said = refuses(66, *offline, says="user-01.chain.h5 is not there").err
+        assert "run offline" not in said
+        assert "the others go on without user 1 while 3 of them remain" in said
+        assert "it takes part again once a series with new keys is started" in said
+
+    def test_one_that_is_lost_later_is_said_by_mask_and_by_status(self, rounds, refuses, tmp_path):
+        _, r1 = rounds
+        r2 = prepared(r1, tmp_path / "r2")
+        self.chain(r2).unlink()
+        said = refuses(66, *r2.mask(1), says="user-01.chain.h5 is not there").err
+        assert "run offline" not in said
+        (problem,) = must(*r2.status("--user", 1, "--json")).json["problems"]
+        assert "user-01.chain.h5 is not there, which has the keys of user 1" in problem
+        assert must(*r2.status("--user", 2, "--json")).json["problems"] == []
 
     def test_ending_the_series_erases_it(self, rounds, refuses, tmp_path):
         _, r1 = rounds

@@ -35,6 +35,13 @@ def missing(r: Round, *more: object) -> list[str]:
     return [str(Path(path).relative_to(r.folder)) for path in status(r, *more)["next"]["missing"]]
 
 
+def sends(r: Round, user: int) -> list[str]:
+    """What a user is to send, by the names in the round."""
+    return [
+        str(Path(row["path"]).relative_to(r.folder)) for row in status(r, "--user", user)["send"]
+    ]
+
+
 def shares(users: list[int], senders: list[int], r: Round) -> list[str]:
     end = "h5.age" if r.recipe.sealed else "h5"
     return [f"shares/user-{n:02}/from-{m:02}.{end}" for n in users for m in senders]
@@ -102,11 +109,9 @@ class TestEveryState:
         waits = f"answers of users {', '.join(map(str, r.recipe.masking))}"
         assert (found["next"]["step"], found["next"]["waits_for"]) == ("decode", waits)
         assert following(r, "--user", 2) == ("eliminate", None)
-        assert str(r.folder / "survivors.json") in [
-            row["path"] for row in status(r, "--user", 1)["send"]
-        ]
-        sent_by_2 = [row["path"] for row in status(r, "--user", 2)["send"]]
-        assert (str(r.folder / "survivors.json") in sent_by_2) is r.recipe.confirm
+        # others have confirmed it; elsewhere nothing shows that the freezer has sent it
+        assert ("survivors.json" in sends(r, 1)) is not r.recipe.confirm
+        assert "survivors.json" not in sends(r, 2)
         if 5 not in r.recipe.masking:
             assert following(r, "--user", 5) == ("decode", waits)  # the sum is for it too
             must(*r.forget(5))
@@ -529,6 +534,44 @@ def test_a_session_that_fits_no_file_is_a_problem(round_at):
     assert status(r)["problems"] == []
     put(r.folder / "session.json", "00" * 16, "nonce")
     assert "no X and no Y here belongs to" in status(r)["problems"][-1]
+
+
+def test_with_a_session_that_fits_no_file_nothing_is_proposed_and_nothing_sent(round_at):
+    r = round_at("answered")
+    put(r.folder / "session.json", "00" * 16, "nonce")
+    for user in ((), ("--user", 2)):
+        found = status(r, *user)
+        assert (found["next"]["step"], found["next"]["command"]) == (None, None)
+        assert (found["next"]["ready"], found["next"]["possible"]) == (False, False)
+        assert found["send"] == []
+        shown = must(*r.status(*user)).out
+        assert "waiting for the session.json of this round" in shown
+        assert "nothing is left to do" not in shown
+        assert call(*r.status(*user, "--wait", 0)).code == 75
+
+
+def test_what_has_evidently_arrived_is_not_sent_again(round_at):
+    """A share once its receiver's X says so, X once another user froze it."""
+    r = round_at("offline", construction="sketch", dealing="keys")
+    end = "h5"
+    listed = "dealt/user-02.json"
+    assert sends(r, 2) == [*(f"shares/user-{m:02}/from-02.{end}" for m in (1, 3, 4, 5)), listed]
+    must(*r.mask(1))
+    must(*r.mask(2))
+    mine = "masked/user-02.h5"
+    others = [f"shares/user-{m:02}/from-02.{end}" for m in (3, 4, 5)]
+    assert sends(r, 2) == [*others, listed, mine]
+    for user in (3, 4):
+        must(*r.mask(user))
+    must(*r.freeze())
+    assert sends(r, 2) == [others[-1], listed]
+    assert "survivors.json" in sends(r, 1)
+    must(*r.mask(5))
+    assert sends(r, 2) == []
+    assert sends(r, 5) == ["masked/user-05.h5"]  # which is not among the survivors
+    must(*r.eliminate(2))
+    assert sends(r, 2) == ["elimination/user-02.h5"]
+    assert "survivors.json" not in sends(r, 1)  # it was answered
 
 
 def test_status_needs_a_session_and_a_user_of_the_round(round_at, refuses, tmp_path):

@@ -65,6 +65,21 @@ def test_plan_fits_80_columns_and_breaks_no_word(options):
     assert [word for word in rest.split() if word != "\\"] == elsewhere.split()
 
 
+@pytest.mark.parametrize("columns", [70, 100])
+def test_columns_counts_in_a_pipe_too(monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = must("plan", *SMALL).out.splitlines()
+    assert columns // 2 < max(map(len, lines)) <= columns
+
+
+@pytest.mark.parametrize("nonsense", ["", "0", "-1", "wide"])
+def test_columns_that_are_no_number_do_not_count(monkeypatch, nonsense):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    before = must("plan", *SMALL).out
+    monkeypatch.setenv("COLUMNS", nonsense)
+    assert must("plan", *SMALL).out == before
+
+
 def test_the_command_that_plan_shows_on_a_terminal_can_be_pasted(tmp_path):
     _, seen = on_a_terminal("plan", *SMALL)
     command = seen.replace("\r", "").partition("to start: topk-secagg ")[2]

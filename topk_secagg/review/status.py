@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
@@ -101,7 +101,7 @@ class Next(Brief):
     run without them.
     """
 
-    step: str  # the name of a command, or nothing when all is done
+    step: str  # the name of a command; nothing when all is done, or nothing can be
     user: int | None = None
     waits_for: str = ""
     missing: tuple[Path, ...] = ()
@@ -173,15 +173,20 @@ def look_at(space: Workspace, user: int | None, *, access: Access) -> Status:
         with _collecting(problems):
             series.read_chain(space, user)
     problems += _lost_secret(space, user)
-    problems += _wrong_session(space, users)
+    problems += _lost_keys(space, user, ledger)
+    wrong_session = _wrong_session(space, users)
+    problems += wrong_session
     problems += _other_confirmations(space, survivors)
     decoded = False
     with _collecting(problems):
         decoded = _is_decoded(space)
     next_steps = _NextSteps(space, users, survivors, decoded=decoded)
     following = next_steps.of_user(user, ledger) if user else next_steps.of_round()
+    if wrong_session:
+        following = Next("", user, waits_for="the session.json of this round", possible=False)
     gave_up = ledger is not None and ledger.forgotten and ledger.answered is None
-    send = _to_send(space, user, survivors) if user and not gave_up else []
+    sends = user is not None and not gave_up and not wrong_session
+    send = _to_send(space, users, user=user, survivors=survivors) if sends and user else []
     return Status(
         users=users,
         survivors=survivors,
@@ -222,6 +227,17 @@ def _lost_secret(space: Workspace, user: int | None) -> list[str]:
     if not part:
         return []
     return [f"user {user} has {part} in this round, and its secret is not in {space.private}"]
+
+
+def _lost_keys(space: Workspace, user: int | None, ledger: Ledger | None) -> list[str]:
+    """That a user's chain is not there, without which it has no part in a later round."""
+    if user is None or space.session.series is None or (ledger is not None and ledger.forgotten):
+        return []
+    with suppress(InputMissing):  # nothing here says where it is
+        path = series.chain_path(space, user)
+        if not path.exists():
+            return [str(series.lost(space, user, path))]
+    return []
 
 
 def _wrong_session(space: Workspace, users: Iterable[UserStatus]) -> list[str]:
@@ -513,19 +529,30 @@ class _NextSteps:
         return _waiting("decode", None, inputs | missing, possible=enough)
 
 
-def _to_send(space: Workspace, user: int, survivors: Survivors | None) -> list[tuple[Path, str]]:
-    """The files that a user has made for others, and the receiver of each; none once there is a
-    sum."""
+def _to_send(
+    space: Workspace, users: Sequence[UserStatus], *, user: int, survivors: Survivors | None
+) -> list[tuple[Path, str]]:
+    """The files that a user has made for others, and the receiver of each; but not what has
+    evidently arrived, and none once there is a sum."""
     if space.aggregate_path.exists():
         return []
-    files = [(space.share_path(m, user), f"user {m} only") for m in space.users() if m != user]
-    everybody = [
-        space.dealt_path(user),
-        space.masked_path(user),
-        space.confirmation_path(user),
-        space.answer_path(user),
-    ]
-    if survivors and survivors.freezer in (user, None):
+    others = [u for u in users if u.user != user]
+    lacking = [u.user for u in others if user not in (u.held_by_x or [])]
+    files = [(space.share_path(m, user), f"user {m} only") for m in lacking]
+    is_known = survivors is not None and _is_known_to(others, survivors, user)
+    everybody = [space.dealt_path(user)] if lacking else []
+    if not (is_known and survivors and user in survivors.rows):
+        everybody.append(space.masked_path(user))
+    everybody += [space.confirmation_path(user), space.answer_path(user)]
+    if survivors and survivors.freezer in (user, None) and not is_known:
         everybody.append(space.survivors_path)
     files += [(path, "everybody") for path in everybody]
     return [(path, whom) for path, whom in files if path.exists()]
+
+
+def _is_known_to(others: Sequence[UserStatus], survivors: Survivors, user: int) -> bool:
+    """Whether another user has these survivors, with the X in them: it wrote, confirmed or answered
+    them."""
+    if survivors.freezer not in (user, None):
+        return True
+    return any(u.confirmed or u.answered.sound for u in others)

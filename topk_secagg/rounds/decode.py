@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -229,7 +229,7 @@ def _decoded(
 
         attempts = for_each(users, open_answer)
         answers = attempts.every_report() if strict else attempts.reports
-        _check_enough(p, survivors, answers)
+        _check_enough(p, survivors, answers, attempts.left_out(space.answer_path))
         every = verify or strict or s.recipients is not None
         hashed = list(answers.values())[: None if every else p.survivors]
         for answer in hashed:
@@ -300,14 +300,24 @@ def _decoded_by_others(space: Workspace, survivors: Survivors, total: Sparse) ->
     return False
 
 
-def _check_enough(p: Parameters, survivors: Survivors, answers: dict[int, AnswerFile]) -> None:
-    """Refuse to decode from fewer than U answers."""
+def _check_enough(
+    p: Parameters,
+    survivors: Survivors,
+    answers: Mapping[int, AnswerFile],
+    unsound: Mapping[int, str],
+) -> None:
+    """Refuse to decode from fewer than U answers; say which are missing, and what is wrong with
+    those that are there."""
     if len(answers) >= p.survivors:
         return
-    silent = [n for n in survivors.users if n not in answers]
+    silent = [n for n in survivors.users if n not in answers and n not in unsound]
     missing = named_users(silent) if silent else "none"
-    raise TooFewSurvivors(
+    parts = [
         f"{counted(len(answers), 'sound answer')}, and {p.survivors} are needed"
-        f" (missing: {missing})",
-        "wait for more users to answer",
-    )
+        f" (missing: {missing})"
+    ]
+    parts += [f"the answer of user {n} does not count: {why}" for n, why in unsound.items()]
+    hint = "wait for more users to answer"
+    if unsound:
+        hint = f"fetch the answer of {named_users(unsound)} again, or {hint}"
+    raise TooFewSurvivors("; ".join(parts), hint)

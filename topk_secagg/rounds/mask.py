@@ -60,7 +60,8 @@ class MaskReport(Brief):
 
     `residual` is the file with what was not sent, with feedback. `holds` are the users whose shares
     X says that this user holds, `missing_shares` those whose shares have not arrived, and
-    `bad_shares` says what is wrong with shares that have. `late` is an X after the freeze;
+    `bad_shares` says what is wrong with shares that have. `late` is an X after the freeze, and
+    `not_proposed` one that a survivors.json leaves out which too few have confirmed yet;
     `sent_before` are other sessions in which the same gradient was masked; `other_folder` is where
     this session was prepared, if not here; `notes` say how the gradient was read.
     """
@@ -79,6 +80,7 @@ class MaskReport(Brief):
     kept_energy: float | None = None
     rounding_error: float | None = None
     late: bool = False
+    not_proposed: bool = False
     sent_before: list[str] = field(default_factory=list)
     other_folder: str | None = None
     notes: tuple[str, ...] = ()
@@ -187,13 +189,15 @@ def mask(
         )
         # only now: the round may have been frozen meanwhile
         ledger, evidence = outcome.look(space, ledger)
+        is_late = outcome.left_out(ledger, evidence)
     return _report(
         space,
         ledger,
         stored,
         wanted,
         shares=shares,
-        late=outcome.left_out(ledger, evidence),
+        late=is_late,
+        not_proposed=not is_late and outcome.not_proposed(space, ledger),
         sent_before=elsewhere,
     )
 

@@ -157,7 +157,7 @@ def _place(
         if path.exists():
             return _Place(chain_file.read(path, session, user), True, previous)
         return _Place(_new_chain(space, user, path), False, previous)
-    chain = chain_file.read(path, session, user)
+    chain = series.stored(space, user, path)
     if chain.session == session.id:
         return _Place(chain, True, named)
     standing, previous = series.standing_of(space, user, chain, path)

@@ -51,6 +51,16 @@ def left_out(ledger: Ledger, evidence: Evidence) -> bool:
     return row is None or row.sha256 != ledger.masked
 
 
+def not_proposed(space: Workspace, ledger: Ledger) -> bool:
+    """Whether somebody proposes survivors without the user's X. That binds nobody yet, and loosens
+    nothing."""
+    if not space.session.confirm:
+        return False
+    with suppress(SecAggError):
+        return left_out(ledger, Evidence(survivors=survivors_file.read(space)))
+    return False
+
+
 def is_in(ledger: Ledger, evidence: Evidence) -> bool:
     """Whether the user knows that its X is among those of the survivors."""
     if ledger.answered is not None:

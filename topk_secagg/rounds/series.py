@@ -78,8 +78,7 @@ def step_of(space: Workspace, user: int) -> Iterator[None]:
 
 def read_chain(space: Workspace, user: int) -> Chain:
     """The chain of a user, which must be at this session."""
-    path = chain_path(space, user)
-    chain = chain_file.read(path, space.session, user)
+    chain = stored(space, user, chain_path(space, user))
     if chain.session != space.session.id:
         where = f"generation {chain.generation}, in session {chain.session[:16]}"
         raise Refused(
@@ -87,6 +86,26 @@ def read_chain(space: Workspace, user: int) -> Chain:
             "its part in this round is over",
         )
     return chain
+
+
+def stored(space: Workspace, user: int, path: Path) -> Chain:
+    """The chain in a file, at whatever session it is."""
+    if not os.path.lexists(path):
+        raise lost(space, user, path)
+    return chain_file.read(path, space.session, user)
+
+
+def lost(space: Workspace, user: int, path: Path) -> InputMissing:
+    """What it means that a user's chain is not where it belongs: no step can make it again."""
+    session = space.session
+    what = "the place" if session.family is None else "the keys"
+    return InputMissing(
+        f"{path} is not there, which has {what} of user {user} in this series",
+        f"if that is lost, the others go on without user {user} while "
+        f"{session.parameters.survivors} of them remain, and it takes part again once a series "
+        "with new keys is started; else name the folder of its secrets",
+        Advice.SECRETS_FOLDER,
+    )
 
 
 def store(space: Workspace, user: int, chain: Chain) -> None:

@@ -250,8 +250,13 @@ class Workspace:
 
     def step_of(self, user: int) -> AbstractContextManager[None]:
         """The lock under which a step of one user runs."""
-        make_folder(self.private, private=True)
+        self._make_private()
         return lock(self.private / f".user-{user:02}.lock")
+
+    def _make_private(self) -> None:
+        """Make the folder of secrets of this session; nothing in a folder of another account."""
+        make_folder(self.home, private=True)
+        make_folder(self.private, private=True)
 
     def chain_of(self, path: Path) -> AbstractContextManager[None]:
         """The lock under which a user's chain, and what depends on where it is, changes."""
@@ -261,7 +266,7 @@ class Workspace:
     def run_of_all(self) -> AbstractContextManager[None]:
         """The lock under which `run` goes through all steps: a second one would stop both in the
         middle."""
-        make_folder(self.private, private=True)
+        self._make_private()
         return lock(self.private / ".run.lock")
 
     def making_what_is_shared(self) -> AbstractContextManager[None]:
