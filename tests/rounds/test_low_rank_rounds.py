@@ -191,22 +191,6 @@ class TestBasis:
             of_bases.of_user(second, ledger)
         assert "fetch it" in caught.value.hint
 
-    def test_a_session_with_another_basis_is_refused_by_who_has_the_last_sum(self, tmp_path):
-        first, second = series(tmp_path, 2)
-        ledger = Ledger.read(second.ledger_path(1), second.session.id, 1)
-        other = replace(second.session, basis="1" * 64)
-        vars(second)["session"] = other
-        with pytest.raises(ts.BadData, match="not the one that follows from the last sum"):
-            of_bases.of_user(second, ledger)
-        assert first.aggregate_path.exists()
-
-    def test_the_twin_that_compares_nothing_projects_on_any_basis(self, tmp_path, monkeypatch):
-        _, second = series(tmp_path, 2)
-        ledger = Ledger.read(second.ledger_path(1), second.session.id, 1)
-        vars(second)["session"] = replace(second.session, basis="1" * 64)
-        monkeypatch.setattr(of_bases, "digest", lambda _: "1" * 64)
-        of_bases.of_user(second, ledger)
-
     @pytest.mark.parametrize("damage", ["bit", "other session", "missing"])
     def test_a_basis_that_cannot_be_used_is_refused(self, tmp_path, damage):
         first, second = series(tmp_path, 2)
