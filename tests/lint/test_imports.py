@@ -18,6 +18,8 @@ PICKING = (
     "protocol/buckets.py",
     "protocol/sketch.py",
     "protocol/parameters.py",
+    "protocol/permutation_rules.py",
+    "protocol/sketch_rules.py",
 )
 MODULES = sorted(path for name in ORDER for path in (ROOT / name).rglob("*.py"))
 

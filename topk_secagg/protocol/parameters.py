@@ -10,27 +10,24 @@ import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..algebra.field import DEFAULT_FIELD, ceil_div, divisors, is_prime, stored_type
+from ..algebra.field import DEFAULT_FIELD, is_prime, stored_type
 from ..brief import Brief
-from ..errors import Advice, UsageError, counted
+from ..errors import Advice, counted
 from ..gradients.quantise import LARGEST_CLIP
 from .buckets import Buckets, bucket_count, buckets_for
+from .permutation_rules import PermutationRules
+from .rules import KEYS as KEYS
+from .rules import LARGEST_FIELD, Rules, require
+from .rules import SHARES as SHARES
+from .sketch_rules import SketchRules, smallest_order
 
 PERMUTATION = "permutation"
 SKETCH = "sketch"
-# how shares are dealt
-KEYS = "keys"
-SHARES = "shares"
-DEALINGS = {
-    PERMUTATION: (SHARES,),
-    SKETCH: (KEYS, SHARES),
-}  # of each construction; the first is the default
-CONSTRUCTIONS = tuple(DEALINGS)
+_RULES: dict[str, Rules] = {PERMUTATION: PermutationRules(), SKETCH: SketchRules()}
+CONSTRUCTIONS = tuple(_RULES)
+DEALINGS = {name: rules.dealings for name, rules in _RULES.items()}  # the first is the default
 
-_LARGEST_FIELD = 1 << 32  # symbols have 32 bits
 DERIVED = {"buckets"}  # parameters that follow from others
-_MOST_PICKS = 16  # by default: decoding takes longer with more
-_WORTH_MORE_PICKS = 1.05  # times the fewest bytes: more picks keep more of the largest coordinates
 
 
 @dataclass(frozen=True, repr=False)
@@ -87,11 +84,12 @@ class Parameters(Brief):
         dealing: "keys" (sketch) or "shares"; by default the first that the construction has.
         max_weight: the largest weight that a user may give its gradient.
         """
+        rules = _rules(construction)
         if dealing is None:
-            dealing = DEALINGS.get(construction, (SHARES,))[0]
+            dealing = rules.dealings[0]
         top_k = top_k or 0
-        if construction == SKETCH and picks is None and top_k:
-            picks = _cheapest_picks(
+        if picks is None:
+            picks = rules.default_picks(
                 users=users,
                 blocks=max(1, survivors - colluders),
                 top_k=top_k,
@@ -109,8 +107,8 @@ class Parameters(Brief):
             whole=whole,
             field=field,
             construction=construction,
-            picks=picks or 0,
-            buckets=bucket_count(top_k, picks or 0),
+            picks=picks,
+            buckets=bucket_count(top_k, picks),
             dealing=dealing,
             max_weight=float(max_weight),
         )
@@ -119,11 +117,9 @@ class Parameters(Brief):
         """The same round with some of the arguments of `choose` given anew; what follows from them
         is computed again."""
         kept = {name: value for name, value in vars(self).items() if name not in DERIVED}
-        if self.construction == PERMUTATION:
-            kept["picks"] = None
         sizes = ("length", "top_k", "whole")
         is_resized = any(given.get(name, kept[name]) != kept[name] for name in sizes)
-        if self.construction == SKETCH and is_resized:
+        if is_resized or not self.picks:
             del kept["picks"]  # the best number may be another one
         return Parameters.choose(**kept | given)
 
@@ -132,20 +128,13 @@ class Parameters(Brief):
         _check_field(self)
         _check_coordinates(self)
         _check_weight(self)
-        _require(
-            self.construction in CONSTRUCTIONS,
-            f"unknown construction {self.construction!r}",
-            f"one of {', '.join(CONSTRUCTIONS)}",
-        )
-        _require(
-            self.dealing in DEALINGS[self.construction],
+        rules = _rules(self.construction)
+        require(
+            self.dealing in rules.dealings,
             f"the construction {self.construction} does not deal {self.dealing!r:.20}",
-            f"one of {', '.join(DEALINGS[self.construction])}",
+            f"one of {', '.join(rules.dealings)}",
         )
-        if self.construction == PERMUTATION:
-            _check_permutation(self)
-        if self.construction == SKETCH:
-            _check_sketch(self)
+        rules.check(self)
 
     @property
     def blocks(self) -> int:
@@ -178,7 +167,7 @@ class Parameters(Brief):
     def order(self) -> int:
         """n, the order of gamma: the smallest divisor of q - 1 that is at least M."""
         places = self.sizes.sparse.places
-        order = _order(self.field, places)
+        order = smallest_order(self.field, places)
         if order is None:
             raise ValueError(f"no element of F_{self.field} has {places} powers")
         return order
@@ -194,14 +183,18 @@ class Parameters(Brief):
             "L": self.length,
             "q": self.field,
         }
-        own = {}
-        if self.picks:
-            own = {"P": self.picks, "B": self.buckets}
-            sizes = self.sizes
-            own |= {"M": sizes.sparse.places} if sizes.is_direct else {"n": self.order}
-        if self.whole:
-            own |= {"whole": self.whole}
+        own = _rules(self.construction).letters(self)
         return ", ".join([*_spelled(letters), self.construction, *_spelled(own)])
+
+
+def _rules(construction: str) -> Rules:
+    """The rules of the construction of this name."""
+    require(
+        construction in _RULES,
+        f"unknown construction {construction!r}",
+        f"one of {', '.join(CONSTRUCTIONS)}",
+    )
+    return _RULES[construction]
 
 
 def _spelled(letters: dict[str, int]) -> list[str]:
@@ -209,54 +202,7 @@ def _spelled(letters: dict[str, int]) -> list[str]:
     return [f"{letter} {value}" for letter, value in letters.items()]
 
 
-def _cheapest_picks(
-    *,
-    users: int,
-    blocks: int,
-    top_k: int,
-    length: int,
-    whole: int,
-    field: int,
-    dealing: str,
-) -> int:
-    """The largest P up to 16 for which a user of `sketch` sends hardly more symbols than for any
-    other: X, Y, and the shares that are written out.
-
-    Numbers that no round can have are refused later.
-    """
-    written = users - 1 if dealing == SHARES else 0
-
-    def symbols(picks: int) -> float:
-        buckets = bucket_count(top_k, picks)
-        if buckets < 1:
-            return math.inf
-        sizes = buckets_for(
-            users=users, blocks=blocks, picks=picks, buckets=buckets, length=length, whole=whole
-        )
-        if not sizes.is_direct and _order(field, sizes.sparse.places) is None:
-            return math.inf
-        return sizes.width * (sizes.count + ceil_div(sizes.count, blocks) * (1 + written))
-
-    most = max(1, min(_MOST_PICKS, length - whole))
-    sent = {picks: symbols(picks) for picks in range(1, most + 1)}
-    enough = _WORTH_MORE_PICKS * min(sent.values())
-    return max(picks for picks, count in sent.items() if count <= enough)
-
-
-def _order(field: int, places: int) -> int | None:
-    """The smallest divisor of q - 1 that is at least the number of places, if there is one."""
-    if not 1 < field < _LARGEST_FIELD:  # which is refused later
-        return None
-    return next((d for d in divisors(field - 1) if d >= places), None)
-
-
 # constraints
-
-
-def _require(holds: bool, message: str, hint: str, advice: Advice | None = None) -> None:
-    """Refuse parameters for which a constraint does not hold."""
-    if not holds:
-        raise UsageError(message, hint, advice)
 
 
 def _check_users(p: Parameters) -> None:
@@ -264,20 +210,20 @@ def _check_users(p: Parameters) -> None:
     N = p.users
     U = p.survivors
     T = p.colluders
-    _require(T >= 1, f"{T} colluders: at least one must be tolerated", "keep T >= 1")
-    _require(T < U, f"{T} colluders among {U} survivors leave nobody to hide among", "keep T < U")
-    _require(U <= N, f"{U} survivors of {counted(N, 'user')}", "keep U <= N", Advice.TOO_FEW_USERS)
+    require(T >= 1, f"{T} colluders: at least one must be tolerated", "keep T >= 1")
+    require(T < U, f"{T} colluders among {U} survivors leave nobody to hide among", "keep T < U")
+    require(U <= N, f"{U} survivors of {counted(N, 'user')}", "keep U <= N", Advice.TOO_FEW_USERS)
 
 
 def _check_field(p: Parameters) -> None:
     """A prime with room for the points."""
     q = p.field
-    _require(
-        5 <= q < _LARGEST_FIELD and is_prime(q),
+    require(
+        5 <= q < LARGEST_FIELD and is_prime(q),
         f"the field size {q} is not a prime below 2^32",
         "choose a prime",
     )
-    _require(
+    require(
         q >= p.users + p.survivors,
         f"a field of {q} elements has no {p.users} + {p.survivors} distinct points",
         "keep q >= N + U",
@@ -289,20 +235,20 @@ def _check_coordinates(p: Parameters) -> None:
     L = p.length
     K = p.top_k
     whole = p.whole
-    _require(1 <= L < 2**32, f"a gradient of {L} coordinates", "keep 1 <= L < 2^32")
-    _require(
+    require(1 <= L < 2**32, f"a gradient of {L} coordinates", "keep 1 <= L < 2^32")
+    require(
         0 <= whole <= L,
         f"{whole} of {L} coordinates cannot be sent whole",
         "send at most all whole",
     )
     if whole == L:
-        _require(
+        require(
             K == 0,
             f"all coordinates are sent whole: {K} cannot be selected besides",
             "select none, or send fewer whole",
         )
     else:
-        _require(
+        require(
             1 <= K <= L - whole,
             f"cannot select {K} of {L - whole} coordinates",
             "keep 1 <= K <= L, less what is sent whole" if whole else "keep 1 <= K <= L",
@@ -311,57 +257,15 @@ def _check_coordinates(p: Parameters) -> None:
 
 def _check_weight(p: Parameters) -> None:
     """A weight that leaves room for N of the largest values."""
-    _require(
+    require(
         0 < p.max_weight <= LARGEST_CLIP,
         f"the largest weight is {p.max_weight:g}",
         "choose a positive number up to 2^53",
     )
-    _require(
+    require(
         p.largest >= 1,
         f"a field of {p.field} elements has no room for {p.users} values",
         "choose a larger field",
-    )
-
-
-def _check_permutation(p: Parameters) -> None:
-    """Nothing that belongs to another construction."""
-    _require(
-        p.picks == 0 and p.buckets == 0,
-        "picks do not belong to the construction permutation",
-        "leave them out, or choose another construction",
-    )
-    _require(
-        p.whole == 0,
-        "the construction permutation sends no coordinates whole",
-        "select some, or choose another construction",
-    )
-
-
-def _check_sketch(p: Parameters) -> None:
-    """P picks in each of B buckets, which may have fewer coordinates, and room for their places in
-    the field."""
-    P = p.picks
-    B = p.buckets
-    picked_from = p.length - p.whole
-    if not p.top_k:
-        _require(P == B == 0, "nothing is picked where all is sent whole", "leave picks out")
-        return
-    _require(P >= 1, f"{P} picks per bucket", "keep P >= 1")
-    fitting = bucket_count(p.top_k, P)
-    _require(
-        fitting == B, f"{B} buckets do not fit K = {p.top_k} and P = {P}", f"there are {fitting}"
-    )
-    _require(
-        picked_from >= P,
-        f"cannot pick more than the {picked_from} coordinates",
-        "choose fewer picks",
-    )
-    sizes = p.sizes
-    places = sizes.sparse.places
-    _require(
-        sizes.is_direct or p.field - 1 >= places,
-        f"a field of {p.field} elements has no {places} places",
-        "keep q - 1 >= ceil(L / B): choose a larger field or more coordinates to send",
     )
 
 
