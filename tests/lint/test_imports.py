@@ -71,11 +71,10 @@ def test_only_running_the_package_leads_to_the_command_line():
 
 
 def test_only_the_commands_print():
-    """Two modules are commands, for administrators: `python -m topk_secagg.flower` is one."""
+    """`python -m topk_secagg.algebra.compile` is one, for administrators."""
     printing = re.compile(r"\bprint\(|\bclick\b|\brich\b|sys\.std")
     found = [path for path in MODULES if printing.search(path.read_text())]
-    commands = ["algebra/compile.py", "flower/__main__.py"]
-    assert [path.relative_to(ROOT).as_posix() for path in found] == commands
+    assert [path.relative_to(ROOT).as_posix() for path in found] == ["algebra/compile.py"]
 
 
 def test_no_module_but_a_construction_asks_which_one_it_is():
