@@ -1,6 +1,7 @@
 """The folder and the configuration of a node."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from flwr.app import Context, RecordDict
@@ -61,6 +62,12 @@ def test_keys_are_made_once_and_closed_to_others():
     first = node().identity()
     assert node().identity() == first
     assert node().identity_path.stat().st_mode & 0o777 == 0o600
+
+
+def test_two_runs_that_start_at_once_make_one_identity():
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda _: node().identity(), range(8)))
+    assert made == [node().identity()] * 8
 
 
 def test_keys_may_come_from_the_configuration(tmp_path):
