@@ -410,7 +410,8 @@ def audit(
     Public files are enough for much of it. Where secrets and shares are available too, it also
     checks that the shares of each user fit together, that masks and places fit X, and that Y can be
     recomputed. It changes nothing in the round, and shows no secret value. It follows no links and
-    opens no folder that a round does not have, but names them.
+    opens no folder that a round does not have, but names them. It warns of users that are absent
+    again and again, as far as rounds of this series before it lie in folders beside this one.
     """
     from topk_secagg.review.report import checked, summary, unchecked, unpinned
 
@@ -433,7 +434,7 @@ def audit(
         "session": session and session.id,
         **(series_facts(session) if session else {}),
         "fingerprints": {key.user: key.fingerprint for key in keys},
-        **facts_of(evidence, "session_pinned", "keys_pinned"),
+        **facts_of(evidence, "session_pinned", "series_pinned", "keys_pinned", "warnings"),
         "verdict": "fail" if failed else "pass",
         "counts": {
             verdict.replace(" ", "_"): sum(f.verdict == verdict for f in findings)
@@ -455,6 +456,7 @@ def audit(
     console.line(summary(findings) + (f"; report: {report}" if report else ""))
     if remark := unpinned(evidence):
         console.warn(remark)
+    console.warn(*evidence.warnings)
     if failed:
         more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
         raise BadData(

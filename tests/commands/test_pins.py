@@ -247,22 +247,37 @@ class TestTheAuditor:
         ("pin", "said"),
         [
             ("--session", "the session was pinned the users' keys were pinned with the session"),
+            (
+                "--series",
+                "the session was NOT pinned, but its series was the users' keys were pinned with "
+                "the series",
+            ),
             ("--recipients", "the session was NOT pinned the users' keys were pinned F"),
         ],
     )
     def test_the_page_says_what_was_pinned(self, honest, pin, said):
-        value = name_of(honest) if pin == "--session" else honest.recipients
+        value = {
+            "--session": name_of(honest),
+            "--series": ts.Workspace(honest.folder).session.series_name,
+            "--recipients": honest.recipients,
+        }[pin]
         result, text = self.audited(honest, pin, value)
         assert "pinned" not in result.err
         assert "neither the session" not in text
         assert said in text.replace("&#x27;", "'")
         facts = must("audit", honest.folder, pin, value, "--json").json
-        assert (facts["session_pinned"], facts["keys_pinned"]) == (
-            pin == "--session",
-            pin == "--recipients",
-        )
+        names = ("session", "series", "keys")
+        assert [facts[f"{name}_pinned"] for name in names] == [
+            pin == f"--{option}" for option in ("session", "series", "recipients")
+        ]
         keys = ts.Workspace(honest.folder).session.recipients
         assert facts["fingerprints"] == {str(key.user): key.fingerprint for key in keys}
+
+    def test_the_session_with_which_a_series_began_pins_no_keys(self, honest):
+        """Anybody could have written it into a session with keys of their own."""
+        result, text = self.audited(honest, "--series", name_of(honest))
+        assert "neither the session nor the keys were pinned" in result.err
+        assert "the users' keys were NOT pinned" in text.replace("&#x27;", "'")
 
     def test_a_round_without_keys_is_called_that(self, round_at):
         result, text = self.audited(round_at("decoded"))

@@ -33,7 +33,7 @@ OWN = {
 }
 PARAMETERS = [
     "users", "survivors", "colluders", "top_k", "length", "whole", "field", "construction",
-    "picks", "buckets", "dealing", "clip", "max_weight", "scale",
+    "picks", "buckets", "dealing", "max_weight",
 ]  # fmt: skip
 EVERYBODY, MASKING, ANSWERING = range(1, 6), range(1, 5), range(1, 4)
 

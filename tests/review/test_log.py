@@ -2,6 +2,7 @@
 
 import csv
 import io
+import shutil
 from itertools import pairwise
 from pathlib import Path
 
@@ -126,6 +127,24 @@ class TestAbsence:
     def test_who_leaves_for_good_or_comes_back_once_is_not(self, series):
         assert ts.log(series[:3]).warnings == []
         assert not any("user 4" in warning for warning in ts.log(series).warnings)
+
+    def test_an_audit_warns_of_it_where_the_rounds_before_lie_beside(self, series, tmp_path):
+        page = tmp_path / "page.html"
+        (warning,) = ts.log(series).warnings
+        said = must("audit", series[-1], "--report", page)
+        assert warning in said.err
+        assert warning in page.read_text()
+        assert must("audit", series[-1], "--json").json["warnings"] == [warning]
+        assert ts.audit(series[2]).evidence.warnings == []  # what came later does not count
+        shutil.copytree(series[-1], tmp_path / "alone")
+        assert ts.audit(tmp_path / "alone").evidence.warnings == []
+
+    def test_an_audit_reads_no_rounds_of_other_series(self, series, tmp_path):
+        for path in series[:-1]:
+            shutil.copytree(path, tmp_path / path.name)
+        other = play(tmp_path / "other", ["1234", "124"])
+        shutil.copytree(other[-1], tmp_path / "last")
+        assert ts.audit(tmp_path / "last").evidence.warnings == []
 
     def test_rounds_of_other_series_do_not_count(self, series, tmp_path):
         other = play(tmp_path, ["1234", "124"])

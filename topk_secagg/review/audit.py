@@ -19,7 +19,14 @@ from ..protocol.constructions import construction
 from ..protocol.family import check_family
 from ..protocol.messages import Points
 from ..protocol.parameters import Parameters
-from ..rounds.access import PLAIN, Access, check_keys, check_series, check_session
+from ..rounds.access import (
+    PLAIN,
+    Access,
+    check_keys,
+    check_series,
+    check_session,
+    names_series,
+)
 from ..rounds.bases import following
 from ..rounds.following import first
 from ..rounds.freeze import answerable, with_agreed_lists
@@ -35,6 +42,7 @@ from .audit_shares import audit_private
 from .audit_sum import audit_sum
 from .evidence import Evidence
 from .folders import audit_folders
+from .log import Attendance, absent_again
 from .uniformity import FEWEST_BINS, LEAST_EXPECTED, laws, uniformity
 
 _Part = TypeVar("_Part")
@@ -60,6 +68,7 @@ def collect_evidence(
         return evidence
     check_series(space, access)
     check_keys(space, access)
+    evidence.series_pinned = names_series(access, evidence.session)
     evidence.keys_pinned = access.recipients is not None
     openers = _openers(evidence, identities)
     allow_open_files(2 * evidence.p.users)
@@ -73,6 +82,7 @@ def collect_evidence(
     _confirmations(evidence)
     audit_sum(evidence)
     audit_private(evidence, openers, progress)
+    evidence.warnings += absent_again(_series_beside(space))
     return evidence
 
 
@@ -161,11 +171,31 @@ def _recomputed(space: Workspace) -> str:
 
 def _beside(space: Workspace, session: str) -> Workspace | None:
     """The round of this session, in a folder beside this one."""
-    for path in sorted(space.root.resolve().parent.glob("*/session.json")):
+    for other in _rounds_beside(space):
         with suppress(SecAggError, OSError):
-            if documents.digest(documents.read_bytes(path, "")) == session:
-                return Workspace(path.parent)
+            if other.session_id == session:
+                return other
     return None
+
+
+def _rounds_beside(space: Workspace) -> list[Workspace]:
+    """The folders beside this one that may have a round, and this one, by their names."""
+    paths = space.root.resolve().parent.glob("*/session.json")
+    return [Workspace(path.parent) for path in sorted(paths)]
+
+
+def _series_beside(space: Workspace) -> list[Attendance]:
+    """Who took part in this round, and in those before it whose folders lie beside this one."""
+    rounds: dict[int, Attendance] = {}
+    for other in _rounds_beside(space):
+        with suppress(SecAggError, OSError):
+            s = other.session
+            own = other.root == space.root.resolve()
+            is_before = s.generation < space.session.generation
+            if own or (is_before and s.series_name == space.session.series_name):
+                u1 = survivors.read(other)
+                rounds[s.generation] = Attendance(s.series_name, s.parameters.users, u1.users)
+    return [rounds[generation] for generation in sorted(rounds)]
 
 
 def _dealt(evidence: Evidence) -> None:

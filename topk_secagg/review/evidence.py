@@ -56,14 +56,17 @@ class Evidence:
 
     `confirmed` and `answered` are the digests of the survivors.json that a user's confirmation and
     Y name; `answers` is the shape of every sound Y of a survivor. The sum that these decode to is
-    right if at most `liars_excluded` users lie; None if there is no sum. `session_pinned` and
-    `keys_pinned` say whether these are known to be the right ones, from outside the round.
+    right if at most `liars_excluded` users lie; None if there is no sum. `session_pinned`,
+    `series_pinned` and `keys_pinned` say whether these are known to be the right ones, from outside
+    the round. `warnings` say what is no verdict on this round alone.
     """
 
     def __init__(self, space: Workspace, *, session_pinned: bool = False) -> None:
         self.space = space
         self.session_pinned = session_pinned
+        self.series_pinned = False
         self.keys_pinned = False
+        self.warnings: list[str] = []
         self.session: Session | None = None
         self.findings: list[Finding] = []
         self.masked: dict[int, MaskedFile] = {}

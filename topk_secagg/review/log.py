@@ -68,6 +68,15 @@ class LogRow(Brief):
     seconds: float | None = None
 
 
+@dataclass(frozen=True)
+class Attendance:
+    """Who was in the sum of a round: its series, how many users there are, and the survivors."""
+
+    series: str
+    users: int
+    survivors: list[int]
+
+
 @dataclass(frozen=True, repr=False)
 class Log(Brief):
     """The rounds of each series by generation; `warnings` say who is absent again and again, and
@@ -114,7 +123,12 @@ def log(
     if not spaces:
         raise missing
     rows = [_row(space, problems) for space in _in_order(spaces)]
-    return Log(rows, [*_absent_again(rows)], problems)
+    attended = [
+        Attendance(row.series, row.users, row.survivors)
+        for row in rows
+        if row.survivors is not None
+    ]
+    return Log(rows, [*absent_again(attended)], problems)
 
 
 def _in_order(spaces: Sequence[Workspace]) -> list[Workspace]:
@@ -222,13 +236,13 @@ def _seconds(space: Workspace) -> float | None:
     return None
 
 
-def _absent_again(rows: Sequence[LogRow]) -> Iterator[str]:
-    """Who is left out of the sums of a series again and again, and comes back each time."""
-    frozen = [row for row in rows if row.survivors is not None]
-    for _, of_series in groupby(frozen, key=attrgetter("series")):
+def absent_again(rounds: Sequence[Attendance]) -> Iterator[str]:
+    """Who is left out of the sums of a series again and again, and comes back each time; the rounds
+    of a series come one after the other."""
+    for _, of_series in groupby(rounds, key=attrgetter("series")):
         series = list(of_series)
         for n in range(1, series[0].users + 1):
-            present = [n in (row.survivors or ()) for row in series]
+            present = [n in row.survivors for row in series]
             returns = sum(now and not before for before, now in pairwise(present))
             if returns >= _COMES_BACK:
                 yield (

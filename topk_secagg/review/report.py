@@ -123,6 +123,7 @@ def _banners(evidence: Evidence, findings: Sequence[Finding]) -> list[str]:
     parts = [_banner("fail" if failed else "pass", summary(findings))]
     if remark := unpinned(evidence):
         parts.append(_banner("not-checkable", remark))
+    parts += [_banner("not-checkable", warning) for warning in evidence.warnings]
     parts.append(tag("p", _INTRODUCTION))
     return parts
 
@@ -176,7 +177,7 @@ def unpinned(evidence: Evidence) -> str:
     """What a reader has yet to compare, as neither session nor keys were pinned; or nothing."""
     if not evidence.session or not evidence.session.recipients:
         return ""
-    if evidence.session_pinned or evidence.keys_pinned:
+    if evidence.session_pinned or evidence.series_pinned or evidence.keys_pinned:
         return ""
     return (
         "neither the session nor the keys were pinned: somebody could have made up the whole round "
@@ -188,7 +189,7 @@ def _origin(evidence: Evidence, session: Session) -> str:
     """The fingerprints of the session and of every user's keys, and whether they were pinned."""
     facts = {
         "fingerprint of the session": session.fingerprint,
-        "the session was": "pinned" if evidence.session_pinned else "NOT pinned",
+        "the session was": _pinned(evidence),
     }
     if session.recipients is None:
         note = "This round has no keys. Nothing in it is signed, and no file shows who made it."
@@ -198,9 +199,18 @@ def _origin(evidence: Evidence, session: Session) -> str:
         facts["the users' keys were"] = "pinned"
     elif evidence.session_pinned:
         facts["the users' keys were"] = "pinned with the session, which holds them"
+    elif evidence.series_pinned:
+        facts["the users' keys were"] = "pinned with the series, whose name covers them"
     title = tag("p", "Fingerprints of the users' public keys:")
     rows = (tag("li", f"user {key.user}: {key.fingerprint}") for key in session.recipients)
     return _facts(facts) + title + tag("ul", "".join(rows))
+
+
+def _pinned(evidence: Evidence) -> str:
+    """Whether this is known to be the right session, or one of the right series."""
+    if evidence.session_pinned:
+        return "pinned"
+    return "NOT pinned, but its series was" if evidence.series_pinned else "NOT pinned"
 
 
 def _parameters(session: Session) -> str:

@@ -205,6 +205,13 @@ def check_series(space: Workspace, access: Access) -> None:
         _check_pin("series", session.series_name, access.series)
 
 
+def names_series(access: Access, session: Session) -> bool:
+    """Whether the name of the session's series was given, which covers all users' keys."""
+    return access.series is not None and session.series_name.startswith(
+        _digits("series", access.series)
+    )
+
+
 def _digits(what: str, given: str) -> str:
     """The digits of a pin, in lower case."""
     pin = given.lower()
