@@ -234,8 +234,8 @@ def test_blocks_do_not_change_a_bit(side, monkeypatch):
         return reduction.reduce(flat, bases), reduction.decode(symbols, bases, [7.0])
 
     expected = both()
-    for size in (1, 100, 1 << 20):
-        monkeypatch.setattr(low_rank, "_WORKED_AT_ONCE", size)
+    for size in (1, 10_000, 1 << 24):
+        monkeypatch.setattr(low_rank, "_PRODUCTS_AT_ONCE", size)
         for one, other in zip(both(), expected, strict=True):
             assert np.array_equal(one, other)
 

@@ -40,7 +40,8 @@ _EXACT_BITS = 53  # integers up to 2^53 are floats
 _SPARE_BITS = 1  # a basis is orthonormal but for its rounding
 _LEAST_EXPONENT = -900  # smaller values are 0: their products would not be floats any more
 _EXACT_SQUARES = 2.0**66 * (1 - 2.0**-8)  # of sqrt(r) 2^20 times a symbol, below 2^53
-_WORKED_AT_ONCE = 1 << 16  # entries, which a processor keeps near
+# products up to which OpenBLAS uses one thread: waiting for another one takes longer than the work
+_PRODUCTS_AT_ONCE = 1 << 18
 
 
 class Axes(NamedTuple):
@@ -119,7 +120,7 @@ class Right(Projected):
         exponent = step_exponent(tensor, length=axes.columns)
         factor = spread(basis, axes)
         y = np.empty((axes.outputs, factor.shape[1]))
-        for part, integers in integer_blocks(tensor, axes, exponent):
+        for part, integers in integer_blocks(tensor, axes, exponent, self.rank):
             np.matmul(integers, factor, out=y[part])
         return in_units(y.reshape(self.symbols_shape), exponent)
 
@@ -156,7 +157,7 @@ class Left(Projected):
         exponent = step_exponent(tensor, length=axes.rows)
         factor = basis.astype(np.float64).reshape(axes.outputs, -1)
         products = np.zeros((factor.shape[1], axes.entries_of_output))
-        for part, integers in integer_blocks(tensor, axes, exponent):
+        for part, integers in integer_blocks(tensor, axes, exponent, self.rank):
             products += factor[part].T @ integers
         by_height = products.reshape(axes.height, self.rank, *axes[1:])
         y = np.einsum("hjihw->jiw", by_height)
@@ -189,10 +190,12 @@ def step_exponent(tensor: Array, length: int) -> int:
     return max(math.frexp(magnitude(tensor))[1] - bits, _LEAST_EXPONENT)
 
 
-def integer_blocks(tensor: Array, axes: Axes, exponent: int) -> Iterator[tuple[slice, Reals]]:
+def integer_blocks(
+    tensor: Array, axes: Axes, exponent: int, rank: int
+) -> Iterator[tuple[slice, Reals]]:
     """tensor / 2^exponent, rounded half-even: some outputs at a time, each (outputs, all else)."""
     matrix = tensor.reshape(axes.outputs, -1)
-    for part in blocks(axes):
+    for part in blocks(axes, rank):
         integers = matrix[part].astype(np.float64)
         integers *= 2.0**-exponent
         yield part, np.rint(integers, out=integers)
@@ -205,9 +208,10 @@ def in_units(y: Reals, exponent: int) -> Reals:
     return scaled
 
 
-def blocks(axes: Axes) -> Iterator[slice]:
+def blocks(axes: Axes, rank: int) -> Iterator[slice]:
     """Outputs that are worked at together."""
-    size = max(1, _WORKED_AT_ONCE // axes.entries_of_output)
+    products = axes.entries_of_output * axes.height * rank  # of one
+    size = max(1, _PRODUCTS_AT_ONCE // products)
     return (slice(first, first + size) for first in range(0, axes.outputs, size))
 
 
@@ -231,7 +235,7 @@ def multiply(
     factor = spread(wide, axes).T
     rows = tall.astype(np.float64).reshape(axes.outputs, -1)
     matrix = out.reshape(axes.outputs, -1)
-    for part in blocks(axes):
+    for part in blocks(axes, tall.shape[1]):
         np.matmul(rows[part], factor, out=matrix[part])
         matrix[part] /= scale * 2.0**BASIS_BITS
 

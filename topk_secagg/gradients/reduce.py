@@ -24,7 +24,7 @@ CLIP_FACTOR = 2.0
 CLIP_FACTOR_OF_BYTES = 0.25  # where symbols have one byte: coarse steps cost more than clamping
 _SLOWEST_CLIP = 1 / 16  # of the last one
 _FINE_BITS = 30  # of symbols that only look for a basis
-_SUMMED_AT_ONCE = 1 << 20  # values
+_SUMMED_AT_ONCE = 1 << 13  # values: OpenBLAS uses one thread, and they stay near
 _PUBLIC = bytes(16)  # a nonce for a basis that nobody else needs
 
 
