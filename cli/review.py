@@ -70,7 +70,13 @@ def status(
     pasted; FILE and DIR stand for what status does not know. --wait returns when the next step can
     be run (exit 0), or when the time is up (exit 75).
     """
-    status = ts.status(space, user, wait=wait, **access)
+    status = ts.status(
+        space,
+        user,
+        wait=wait,
+        waiting=lambda what: console.say(f"waiting for {what}"),
+        **access,
+    )
     following = _command(space, status.next, user=user, access=access)
     facts = {
         "users": [_user_facts(u) for u in status.users],

@@ -323,6 +323,14 @@ if [ -e "$NOTES/waits" ]; then
   echo '"send": []}'
   exit 75
 fi
+if [ -e "$NOTES/late" ] && [ ! -e "$NOTES/waited" ]; then
+  while [ $# -gt 1 ] && [ "$1" != --wait ]; do shift; done
+  echo "$2" >> "$NOTES/waits-for-late"
+  if [ "$2" != 0 ]; then : > "$NOTES/waited"; fi
+  echo '{"next": {"step": "offline", "ready": false, "possible": true, "waits_for": "late files"},'
+  echo '"send": []}'
+  exit 75
+fi
 step=$(echo offline mask freeze confirm eliminate decode forget | cut -d ' ' -f $((done + 1)))
 if [ "$step" ]; then step='"'$step'"'; else step=null; fi
 echo '{"next": {"step": '$step', "ready": true, "possible": true, "waits_for": null},'
@@ -418,6 +426,18 @@ def test_a_sum_that_was_decoded_and_not_written_is_written(tmp_path):
     (tmp_path / "calls").write_text("offline\nmask\nfreeze\nconfirm\neliminate\ndecode\nforget\n")
     alone = Alone(tmp_path, FETCHES)
     assert alone.ends() == (0, ["decode", "nothing is left to do"])
+
+
+@pytest.mark.parametrize(("patience", "limit", "waits"), [("7", "60", "7"), ("60", "9", "9")])
+def test_late_files_are_waited_for_as_long_as_patience_says(tmp_path, patience, limit, waits):
+    """And then the step is run without them; LIMIT holds too."""
+    (tmp_path / "late").touch()
+    alone = Alone(tmp_path, FETCHES, PATIENCE=patience, LIMIT=limit)
+    code, said = alone.ends()
+    assert (code, said[:2]) == (0, ["offline waits for late files", "offline"])
+    now, then = (tmp_path / "waits-for-late").read_text().split()
+    assert now == "0"
+    assert int(waits) - 3 <= int(then) <= int(waits)  # LIMIT counts from the start
 
 
 def test_no_sum_is_no_success(tmp_path):

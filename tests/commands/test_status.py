@@ -604,9 +604,12 @@ def test_status_waits_until_the_file_arrives_or_the_time_is_up_and_not_if_the_st
     result = call(*wait, 0)
     assert (result.code, result.json["next"]["waits_for"]) == (75, "share of user 3 for user 2")
     assert "mask still waits for share of user 3 for user 2" in result.err
+    assert "waiting for share" not in result.err  # it did not wait
     timer = threading.Timer(0.2, os.rename, (away, path))
     timer.start()
-    assert must(*wait, 60).json["next"]["ready"] is True
+    waited = must(*wait, 60)
+    assert waited.json["next"]["ready"] is True
+    assert waited.err == "waiting for share of user 3 for user 2\n"  # once, at first
     timer.join()
     must(*wait, 600)
     must("status", round_at("decoded", "done").folder, "--wait", 600)

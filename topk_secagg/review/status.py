@@ -131,6 +131,7 @@ def status(
     user: int | None = None,
     *,
     wait: float | None = None,
+    waiting: Callable[[str], None] = lambda _: None,
     **access: Unpack[TakingPart],
 ) -> Status:
     """Who has done what in a round, what is missing, and what to do next.
@@ -139,6 +140,7 @@ def status(
     round: the folder of the round.
     user: from the point of view of this user.
     wait: return when the next step can be run, or after so many seconds.
+    waiting: called with what it waits for, at first and whenever that changes.
     secrets: the folder of the user's secrets and ledgers, instead of the round's own.
     session: refuse any other session than this one; at least 16 of its digits.
     series: the same of the series of the round, whose name `init` and `inspect` say.
@@ -150,7 +152,11 @@ def status(
     space, how = taking_part(round, **access)
     end = time.monotonic() + (wait or 0)
     status = look_at(space, user, access=how)
+    before = ""
     while not status.next.ready and (left := end - time.monotonic()) > 0:
+        if status.next.waits_for != before:
+            before = status.next.waits_for
+            waiting(before)
         time.sleep(min(_POLL_SECONDS, left))
         status = look_at(space, user, access=how)
     return status
