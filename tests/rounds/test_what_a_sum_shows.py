@@ -35,9 +35,9 @@ def test_rows_that_one_user_touches_are_seen_in_a_sum_of_low_rank(embeddings):
     """Of the symbols of the first round, whose basis is on the right, as many as of the rows (and
     a few more, since small values are rounded to zero)."""
     touching = np.sum([gradient["embedding"].any(axis=1) for gradient in embeddings], axis=0)
-    assert (touching == 1).sum() / (touching > 0).sum() == pytest.approx(0.67, abs=0.005)
+    assert (touching == 1).sum() / (touching > 0).sum() == pytest.approx(0.67, abs=0.015)
     first = ts.aggregate(embeddings, rank=2, **ROUND)
-    assert alone(first) == pytest.approx(0.67, abs=0.015)
+    assert alone(first) == pytest.approx(0.67, abs=0.02)
     # on the other side every symbol is a sum over all rows
     second = ts.aggregate(embeddings, after=first)
     assert second.reduction.side == "left"
