@@ -184,6 +184,15 @@ def test_an_organisation_after_the_freeze_gets_the_sum(finished):
     assert not list(four.round.home(4).glob("*/*.h5"))
 
 
+def test_another_freezes_where_the_first_is_silent(tmp_path):
+    """Where users confirm, no one user can stop the round."""
+    four = Organisations(tmp_path)
+    assert Workspace(four.store).session.freezer is None
+    play([four.start(user) for user in (2, 3, 4)])
+    for user in (2, 3, 4):
+        four.machine(user).check_sum(survivors=(2, 3, 4))
+
+
 TWO = Recipe(
     "series",
     users=2,

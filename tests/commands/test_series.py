@@ -273,6 +273,18 @@ class TestGoesOn:
         assert held(r3, 5).generation == 3
         r3.play(after="offline").check_sum(answering=ALL)
 
+    def test_with_a_folder_of_secrets_so_does_who_names_no_round(self, series, tmp_path):
+        """Whatever each of them was in last: nobody has to know that of the others."""
+        r0 = series(0, sealed=True)[0]
+        r1 = prepared(r0, tmp_path / "r1", users=(1, 2, 3, 4))
+        r2 = prepared(r1, tmp_path / "r2", users=(1, 2, 3))
+        r2.next_of_series(tmp_path / "r3")
+        r3 = with_gradients(r2, tmp_path / "r3")
+        for n in ALL:
+            must(*r3.offline(n))
+            assert held(r3, n).generation == 3
+        r3.play(after="offline").check_sum(answering=ALL)
+
     def test_the_last_generation_can_be_reached_and_no_further(self, series, refuses, tmp_path):
         (r0,) = series(0)
         r = r0.next_of_series(tmp_path / "last")
