@@ -3,12 +3,12 @@ million parameters at rank 4; and a dense round in memory.
 
 N = 10, U = 7, T = 3, by keys. A floor is what numpy, the disk and the cipher need at least:
 
-    init        one product for each tensor, twice: the last sum on the new basis, for the clips
+    init        the last sum decoded and projected, for the clips: y B' and G B for each tensor
     offline     AES of the streams behind the mask, and the secret written
-    mask        the gradient read and hashed, and one product for each tensor
+    mask        the gradient read and hashed, and G B for each tensor
     eliminate   the X of all users read and hashed, and AES of the streams that a user holds
     decode      X and Y read and hashed
-    output      one product for each tensor, and the sum written: `decode --output` beyond `decode`
+    output      the sum read and hashed, y B' for each tensor, and all of it written
 
 The start-up of the command is subtracted, as in `floors.py`: that of the same command on a round of
 one small matrix.
@@ -55,15 +55,26 @@ def figures(folder: Path, *, quick: bool) -> list[Figure]:
 # What floors are made of
 
 
+def matrices(shapes: Shapes) -> list[tuple[int, int]]:
+    """(m, k) of the tensors that are projected."""
+    return [matrix_shape(shape) for shape in shapes.values() if is_projected(shape, RANK)]
+
+
 def products(shapes: Shapes) -> float:
-    """Seconds of G B for each tensor that is projected, from matrices that are there."""
-    matrices = [matrix_shape(shape) for shape in shapes.values() if is_projected(shape, RANK)]
+    """Seconds of G B for each tensor, from matrices that are there."""
     rng = np.random.default_rng(0)
     pairs = [
-        (rng.random((m, k), dtype=np.float32), rng.random((k, RANK), dtype=np.float32))
-        for m, k in matrices
+        (rng.random((m, k), np.float32), rng.random((k, RANK), np.float32))
+        for m, k in matrices(shapes)
     ]
     return seconds(lambda: [g @ b for g, b in pairs])
+
+
+def expansions(shapes: Shapes) -> float:
+    """Seconds of y B' for each tensor."""
+    rng = np.random.default_rng(0)
+    pairs = [(rng.random((m, RANK)), rng.random((RANK, k))) for m, k in matrices(shapes)]
+    return seconds(lambda: [y @ b for y, b in pairs])
 
 
 def read_hash_and_multiply(path: Path, shapes: Shapes) -> float:
@@ -213,14 +224,15 @@ class Rounds:
 
     def written_sum(self) -> float:
         """A product for each tensor, and the sum of four bytes an entry written."""
-        size = 4 * self.length
-        return products(self.shapes["round"]) + write_and_hash(self.folder / "floor", 1, size)
+        reading = read_and_hash(self.files("aggregate.h5"))
+        writing = write_and_hash(self.folder / "floor", 1, 4 * self.length)
+        return reading + expansions(self.shapes["round"]) + writing
 
 
 FLOORS: dict[str, tuple[str, Any]] = {
     "init": (
-        "two products for each tensor",
-        lambda r, _: products(r.shapes["round"]) + products(r.shapes["round"]),
+        "decoding and projecting the last sum in numpy",
+        lambda r, _: expansions(r.shapes["round"]) + products(r.shapes["round"]),
     ),
     "offline": (
         "AES of the streams, and writing, hashing and fsyncing the secret",
@@ -239,7 +251,7 @@ FLOORS: dict[str, tuple[str, Any]] = {
         lambda r, _: read_and_hash(r.files("masked/*") + r.files("elimination/*")),
     ),
     "output": (
-        "a product for each tensor, and writing, hashing and fsyncing the sum",
+        "reading the sum, a product for each tensor, and writing, hashing and fsyncing all of it",
         lambda r, _: r.written_sum(),
     ),
 }
