@@ -419,6 +419,7 @@ def audit(
     opens no folder that a round does not have, but names them. It warns of users that are absent
     again and again, as far as rounds of this series before it lie in folders beside this one.
     """
+    from topk_secagg.review.evidence import Verdict
     from topk_secagg.review.report import checked, summary, unchecked, unpinned
 
     with console.progress() as progress:
@@ -443,8 +444,7 @@ def audit(
         **facts_of(evidence, "session_pinned", "series_pinned", "keys_pinned", "warnings"),
         "verdict": "fail" if failed else "pass",
         "counts": {
-            verdict.replace(" ", "_"): sum(f.verdict == verdict for f in findings)
-            for verdict in ("pass", "fail", "not checkable")
+            verdict.name.lower(): sum(f.verdict is verdict for f in findings) for verdict in Verdict
         },
         "findings": [vars(f) for f in findings],
         "liars_excluded": evidence.liars_excluded,
@@ -473,12 +473,14 @@ def audit(
 
 def _audit_rows(console: Console, findings: Sequence[Finding]) -> list[tuple[str, str, str]]:
     """Findings as rows of a table, each point named once."""
+    from topk_secagg.review.evidence import Verdict
     from topk_secagg.review.report import condensed
 
-    rows = []
+    rows: list[tuple[str, str, str]] = []
     before = ""
     for point, verdict, about, why in condensed(findings, everything=console.verbose):
         text = f"{about}: {why}" if why else about
-        rows.append(("" if point == before else point, verdict.replace("fail", "FAIL"), text))
+        shown = "FAIL" if verdict is Verdict.FAIL else verdict
+        rows.append(("" if point == before else point, shown, text))
         before = point
     return rows

@@ -17,7 +17,7 @@ from ..rounds.arguments import AnyPath, AnyRound, optional_path, path_of
 from ..rounds.options import Choice, UsersOptions, choose_rounds, with_fit
 from ..storage.atomic import OWN, write_whole
 from .audit import collect_evidence
-from .evidence import Evidence, Finding
+from .evidence import Evidence, Finding, Verdict
 from .plan import Plan, measure_speed
 from .plan import plan as compare
 from .report import page
@@ -147,7 +147,7 @@ def audit(
     if page_path is not None:
         write_whole(page_path, page(evidence, program=program), OWN)
     findings = evidence.findings
-    failed = [finding for finding in findings if finding.verdict == "fail"]
+    failed = [finding for finding in findings if finding.verdict is Verdict.FAIL]
     return AuditReport(findings=findings, failed=failed, page=page_path, evidence=evidence)
 
 

@@ -6,8 +6,8 @@ import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
-from typing import Literal
 
 from ..errors import InputMissing, SecAggError
 from ..protocol.constructions import construction
@@ -24,11 +24,18 @@ from ..storage.workspace import Workspace
 from . import points
 from .points import Point
 
-Verdict = Literal["pass", "fail", "not checkable"]
 # What files can cause: our readers raise a SecAggError for every one that is damaged, the system an
 # OSError for one that it cannot read. Anything else is a bug of ours, and no finding about a user.
 CAUSED_BY_FILES = (SecAggError, OSError, MemoryError)
 _LONGEST = 400  # characters of a reason; a hostile file could have it quote a lot
+
+
+class Verdict(StrEnum):
+    """What became of a check; its finding has the reason."""
+
+    PASS = "pass"  # noqa: S105 - no password
+    FAIL = "fail"
+    NOT_CHECKABLE = "not checkable"
 
 
 @dataclass(frozen=True)
@@ -92,15 +99,17 @@ class Evidence:
 
     def add_pass(self, point: Point, subject: Path | str, why: str = "") -> None:
         """A point that was checked and holds."""
-        self._add(Finding(point=point, subject=str(subject), verdict="pass", why=why))
+        self._add(Finding(point=point, subject=str(subject), verdict=Verdict.PASS, why=why))
 
     def add_fail(self, point: Point, subject: Path | str, why: str) -> None:
         """A point that was checked and does not hold."""
-        self._add(Finding(point=point, subject=str(subject), verdict="fail", why=why))
+        self._add(Finding(point=point, subject=str(subject), verdict=Verdict.FAIL, why=why))
 
     def add_not_checkable(self, point: Point, subject: Path | str, why: str) -> None:
         """A point that could not be checked."""
-        self._add(Finding(point=point, subject=str(subject), verdict="not checkable", why=why))
+        self._add(
+            Finding(point=point, subject=str(subject), verdict=Verdict.NOT_CHECKABLE, why=why)
+        )
 
     def _add(self, finding: Finding) -> None:
         """Keep a finding, with paths relative to the round or to the folder of secrets, and without

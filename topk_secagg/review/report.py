@@ -39,12 +39,12 @@ _LABELS = {
 
 def checked(findings: Sequence[Finding]) -> list[Finding]:
     """What holds or fails."""
-    return [finding for finding in findings if finding.verdict != "not checkable"]
+    return [finding for finding in findings if finding.verdict is not Verdict.NOT_CHECKABLE]
 
 
 def unchecked(findings: Sequence[Finding]) -> dict[str, list[Finding]]:
     """What could not be checked, by what an auditor lacks for it."""
-    lacking = [finding for finding in findings if finding.verdict == "not checkable"]
+    lacking = [finding for finding in findings if finding.verdict is Verdict.NOT_CHECKABLE]
     groups = {
         what: [finding for finding in lacking if finding.point.without == what]
         for what in (ELSE, SECRETS, SHARES)
@@ -63,15 +63,15 @@ def condensed(
     result: list[tuple[Point, Verdict, str, str]] = []
     for point in dict.fromkeys(f.point for f in findings):
         own = [f for f in findings if f.point == point]
-        passed = sum(f.verdict == "pass" for f in own)
+        passed = sum(f.verdict is Verdict.PASS for f in own)
         if passed > _FEW and not everything:
-            result.append((point, "pass", f"{passed} checks", ""))
-            own = [f for f in own if f.verdict != "pass"]
+            result.append((point, Verdict.PASS, f"{passed} checks", ""))
+            own = [f for f in own if f.verdict is not Verdict.PASS]
         same: dict[tuple[Verdict, str], list[str]] = {}
         for f in own:
             same.setdefault((f.verdict, f.why), []).append(f.subject)
         for (verdict, why), subjects in same.items():
-            listed = _FEW if verdict == "not checkable" else _LISTED
+            listed = _FEW if verdict is Verdict.NOT_CHECKABLE else _LISTED
             shown = subjects if everything else subjects[:listed]
             more = f" and {len(subjects) - len(shown)} more" if len(shown) < len(subjects) else ""
             result.append((point, verdict, ", ".join(shown) + more, why))
@@ -81,9 +81,9 @@ def condensed(
 def summary(findings: Sequence[Finding]) -> str:
     """The overall verdict in one line."""
     counts = Counter(f.verdict for f in findings)
-    failed = counts["fail"]
-    rest = f"{counts['pass']} passed"
-    if lacking := counts["not checkable"]:
+    failed = counts[Verdict.FAIL]
+    rest = f"{counts[Verdict.PASS]} passed"
+    if lacking := counts[Verdict.NOT_CHECKABLE]:
         rest += f"; {lacking} could not be checked here"
     return f"{failed} FAILED, {rest}" if failed else f"nothing failed: {rest}"
 
@@ -119,7 +119,7 @@ def _document(name: str, content: str) -> bytes:
 
 def _banners(evidence: Evidence, findings: Sequence[Finding]) -> list[str]:
     """The overall verdict, what a reader must know beside it, and what the page is."""
-    failed = any(f.verdict == "fail" for f in findings)
+    failed = any(f.verdict is Verdict.FAIL for f in findings)
     parts = [_banner("fail" if failed else "pass", summary(findings))]
     if remark := unpinned(evidence):
         parts.append(_banner("not-checkable", remark))
@@ -268,7 +268,7 @@ def _liars(evidence: Evidence) -> str:
     )
 
 
-def _row(verdict: str, cells: Sequence[str]) -> str:
+def _row(verdict: Verdict, cells: Sequence[str]) -> str:
     first = tag("td", verdict, verdict.replace(" ", "-"))
     return tag("tr", first + "".join(tag("td", escape(cell)) for cell in cells))
 
@@ -282,7 +282,9 @@ def _verdicts(findings: Sequence[Finding]) -> str:
     """Failed checks first, then the passes."""
     rows = []
     explained = set[str]()
-    for point, verdict, about, why in sorted(condensed(findings), key=lambda row: row[1] != "fail"):
+    for point, verdict, about, why in sorted(
+        condensed(findings), key=lambda row: row[1] is not Verdict.FAIL
+    ):
         meaning = "" if point in explained else point.establishes
         explained.add(point)
         rows.append(_row(verdict, [point, about, why, meaning]))

@@ -330,7 +330,7 @@ def _check_answer(space: Workspace, n: int, survivors: Survivors | None) -> None
     """Refuse an answer that is not sound."""
     if survivors is None:
         check_origin(space, n)
-        raise SecAggError("there is no sound survivors.json that it answers")
+        raise InputMissing("there is no sound survivors.json that it answers")
     with opened_answer(space, n, survivors):
         return
 
