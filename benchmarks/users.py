@@ -96,6 +96,16 @@ def of_round(root: Path) -> Point:
     }
 
 
+def verdicts(point: Point) -> str:
+    """What is wanted where secrecy is information-theoretic."""
+    headers = point["before"] - point["payload_before"]
+    wanted = {
+        f"at most {MOST_PAYLOAD / 1000:.0f} kB in all": point["payload"] <= MOST_PAYLOAD,
+        "headers of shares at most their payload": headers <= point["payload_before"],
+    }
+    return "; ".join(f"{what}: {'met' if met else 'not met'}" for what, met in wanted.items())
+
+
 def rows(points: list[Point]) -> list[list[str]]:
     """A row for each round."""
     table = [
@@ -105,10 +115,7 @@ def rows(points: list[Point]) -> list[list[str]]:
         ]
     ]  # fmt: skip
     for point in points:
-        wanted = ""
-        if point["options"] == THEORETIC:
-            verdict = "met" if point["payload"] <= MOST_PAYLOAD else "not met"
-            wanted = f"at most {MOST_PAYLOAD / 1000:.0f} in all: {verdict}"
+        wanted = verdicts(point) if point["options"] == THEORETIC else ""
         sizes = [point[name] for name in ("payload_before", "payload", "total")]
         table.append(
             [
