@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from itertools import chain
 from pathlib import Path
 from typing import get_args, get_type_hints
 
@@ -13,6 +14,8 @@ from deterministic import drawn_from
 import topk_secagg as ts
 from topk_secagg import errors
 from topk_secagg.brief import laid_out, shown
+from topk_secagg.protocol.parameters import CONSTRUCTIONS, DEALINGS
+from topk_secagg.rounds.arguments import SELECTIONS, SOURCES
 
 FUNCTIONS = [name for name in ts.__all__ if inspect.isfunction(getattr(ts, name))]
 MOST_LINES = 18
@@ -146,6 +149,7 @@ ONLY_ARGUMENTS = {
     "eliminate": {"progress"},
     "decode": {"progress"},
     "audit": {"progress", "program"},
+    "status": {"waiting"},
     "run": {"progress", "started"},
     "plan": {"measure_in"},
 }
@@ -182,6 +186,23 @@ def test_options_and_arguments_have_the_same_defaults():
                 assert option.default == argument.default, (name, option.name)
                 compared.add((name, option.name))
     assert {("mask", "weight"), ("mask", "select"), ("offline", "randomness")} <= compared
+
+
+def test_options_take_the_words_that_the_library_knows():
+    """They are spelled twice: `--help` loads nothing of the library."""
+    known = {
+        "construction": CONSTRUCTIONS,
+        "dealing": tuple(dict.fromkeys(chain.from_iterable(DEALINGS.values()))),
+        "randomness": SOURCES,
+        "select": SELECTIONS,
+    }
+    asked = {
+        (option.name, tuple(sorted(option.type.choices)))
+        for command in all_commands().values()
+        for option in command.params
+        if isinstance(option.type, click.Choice)
+    }
+    assert asked == {(name, tuple(sorted(words))) for name, words in known.items()}
 
 
 def test_all_kinds_of_errors_and_all_reports_are_exported():
