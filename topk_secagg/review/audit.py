@@ -308,7 +308,7 @@ def _uniform(evidence: Evidence) -> None:
     for subject, users in subjects:
         point = points.uniform_in_one if isinstance(subject, Path) else points.uniform
         for law in laws(evidence.p, [x[n] for n in users]):
-            with evidence.check(point(law.name), subject) as check:
+            with evidence.check(point(law), subject) as check:
                 check.why = uniformity(law.parts, law.bound, distinct=law.distinct)
 
 

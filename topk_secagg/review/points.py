@@ -3,7 +3,10 @@ could not check it lacked."""
 
 from __future__ import annotations
 
-from typing import Self
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from .uniformity import Law
 
 SECRETS = "the secrets and ledgers of users, which stay with them"
 SHARES = "the shares, which only their receivers have"
@@ -106,17 +109,17 @@ CONFIRMED = Point(
 )
 
 
-def uniform(what: str) -> Point:
+def uniform(law: Law) -> Point:
     """Of these numbers in all X."""
     return Point(
-        f"{what} uniform",
-        "These numbers of X look random. This can find faults, but it does not prove secrecy.",
+        f"{law.name} uniform",
+        f"{law.subject} look random. This can find faults, but it does not prove secrecy.",
     )
 
 
-def uniform_in_one(what: str) -> Point:
+def uniform_in_one(law: Law) -> Point:
     """Of these numbers in a single X."""
-    return Point(f"{what} uniform in one X", "The same for the X of each user by itself.")
+    return Point(f"{law.name} uniform in one X", "The same for the X of each user by itself.")
 
 
 # of the sum

@@ -25,9 +25,11 @@ _MOST_BINS = 64
 
 
 class Law(NamedTuple):
-    """Values that should be uniform below `bound`, one array for each X."""
+    """Values that should be uniform below `bound`, one array for each X; `subject` is what a
+    sentence says of them."""
 
     name: str
+    subject: str
     parts: list[Symbols]
     bound: int
     distinct: bool = False
@@ -36,10 +38,11 @@ class Law(NamedTuple):
 def laws(p: Parameters, masked: Sequence[Masked]) -> list[Law]:
     """What should be uniform in X: values in F_q, and distinct indices, if there are any."""
     c = construction(p)
-    uniform = [Law("masked value", [x.value for x in masked], bound=p.field)]
+    uniform = [Law("masked value", "The masked values", [x.value for x in masked], bound=p.field)]
     if c.has_indices:
         indices = [x.index for x in masked]
-        uniform.append(Law(c.index_name, indices, c.index_bound, distinct=True))
+        subject = "The indices, which hide the chosen ones,"
+        uniform.append(Law(c.index_name, subject, indices, c.index_bound, distinct=True))
     return uniform
 
 
