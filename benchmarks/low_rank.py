@@ -11,7 +11,7 @@ N = 10, U = 7, T = 3, by keys. A floor is what numpy, the disk and the cipher ne
     output      the sum read and hashed, y B' for each tensor, and all of it written
 
 The start-up of the command is subtracted, as in `floors.py`: that of the same command on a round of
-one small matrix.
+as many tensors, all small.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from topk_secagg.storage.workspace import Workspace
 USERS = 10
 RANK = 4
 OPTIONS = ["--survivors", 7, "--colluders", 3, "--rank", RANK]
-START: Shapes = {"small": (16, 16)}  # of a round whose time is all start-up
+START_SIDE = 8  # of tensors, at most, in a round whose time is all start-up
 RATIO_ALLOWED = 2.0
 MEMORY_ALLOWED = 1e9  # bytes
 DENSE_LENGTH = 1_000_000
@@ -50,6 +50,11 @@ def figures(folder: Path, *, quick: bool) -> list[Figure]:
     """All steps, the memory of the largest one, and a dense round."""
     rounds = Rounds(folder, resnet20() if quick else resnet50())
     return [*rounds.figures(), *dense(DENSE_LENGTH // 10 if quick else DENSE_LENGTH, turns=3)]
+
+
+def small(shapes: Shapes) -> Shapes:
+    """As many tensors, and small."""
+    return {name: tuple(min(START_SIDE, side) for side in shape) for name, shape in shapes.items()}
 
 
 # What floors are made of
@@ -112,7 +117,7 @@ class Rounds:
 
     def __init__(self, folder: Path, shapes: Shapes) -> None:
         self.folder = folder
-        self.shapes = {"round": shapes, "start": START}
+        self.shapes = {"round": shapes, "start": small(shapes)}
         self.sources = {
             name: save_gradients(folder / f"{name}-gradients", each, USERS)
             for name, each in self.shapes.items()
