@@ -1,8 +1,10 @@
 """Shares are larger than memory: they are written and read in parts, and every part that is read is
 checked."""
 
+import json
 import os
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +21,15 @@ from played import (
     leftovers,
     must,
     placed,
+    write_tensors,
 )
 
+import topk_secagg as ts
+from topk_secagg.gradients.files import read_gradient
+from topk_secagg.gradients.tensors import Tensor, narrow, widen
 from topk_secagg.protocol import construction as construction_module
 from topk_secagg.protocol import sketch
+from topk_secagg.rounds import decode as decode_step
 from topk_secagg.storage import documents
 
 LENGTH, TOP, WIDTH = 256, 6, 128
@@ -193,3 +200,62 @@ def test_y_does_not_depend_on_the_size_of_the_parts(round_at, monkeypatch):
         monkeypatch.setattr(module, "CHUNK_SYMBOLS", 1)  # one group at a time
     must(*r.eliminate(1))
     assert np.array_equal(datasets(path)["y"], before)
+
+
+SIDE, MATRICES = 1024, 5  # five million parameters
+ITSELF = 10 << 20  # what the program takes with gradients of any size
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    """A gradient of bfloat16 in two shards, with its index; how many bytes they have."""
+    folder = tmp_path_factory.mktemp("shards")
+    chance = np.random.default_rng(0)
+    names = [f"layers.{i}.weight" for i in range(MATRICES)]
+    files = {name: f"model-0000{1 + i % 2}-of-00002.safetensors" for i, name in enumerate(names)}
+    for file in set(files.values()):
+        own = [
+            Tensor(name, "bfloat16", chance.normal(0, 1e-3, (SIDE, SIDE)).astype(np.float32))
+            for name in names
+            if files[name] == file
+        ]
+        write_tensors(folder / file, own)
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": files}))
+    return index, sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+
+
+def peak_of(step: Callable[[], object]) -> int:
+    """The most bytes that a step has at once."""
+    tracemalloc.start()
+    try:
+        step()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("how", [{"rank": 4}, {"density": 0.01}], ids=["low rank", "top-K"])
+def test_no_step_takes_more_than_three_times_the_file(shards, tmp_path, monkeypatch, how):
+    index, size = shards
+    r = tmp_path / "round"
+    rules = {"users": 3, "survivors": 2, "colluders": 1, "clip": 0.01, **how}
+    most = {
+        "init": peak_of(lambda: ts.init(r, like=index, **rules)),
+        "offline": max(peak_of(lambda n=n: ts.offline(r, n)) for n in USERS),
+        "mask": max(peak_of(lambda n=n: ts.mask(r, n, index, saturate=True)) for n in USERS),
+        "freeze": peak_of(lambda: ts.freeze(r)),
+        "eliminate": max(peak_of(lambda n=n: ts.eliminate(r, n)) for n in USERS),
+        "decode": peak_of(lambda: ts.decode(r, tmp_path / "sum.safetensors")),
+    }
+    allowed = 3 * size + ITSELF
+    assert {name: peak for name, peak in most.items() if peak > allowed} == {}
+    whole = ts.decode(r).total
+    written = {t.name: t.array for t in read_gradient(tmp_path / "sum.safetensors")}
+    assert list(written) == list(whole)
+    for name, array in whole.items():
+        assert np.array_equal(written[name], widen(narrow(array)))
+    # the twin: the sum is written from one flat vector
+    at_once = property(lambda report: report.session.layout.unflatten(report.vector))
+    monkeypatch.setattr(decode_step.DecodeReport, "tensors", at_once)
+    assert peak_of(lambda: ts.decode(r, tmp_path / "sum.safetensors")) > allowed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ..brief import Brief
 from ..errors import Advice, BadData, UsageError, counted
-from .tensors import FLOATING, AnyTensor, Gradient, Tensor, bytes_of, called, left_out
+from .tensors import FLOATING, AnyTensor, Gradient, Tensor, TensorInFile, bytes_of, called, left_out
 
 MOST_TENSORS = 1 << 16  # of a layout, with those that it leaves out
 MOST_DIMENSIONS = 8  # of a tensor
@@ -216,17 +216,26 @@ class Layout(Brief):
 
     def unflatten(self, vector: npt.NDArray[np.float64]) -> Gradient:
         """The tensors of a flat vector, each in the layout's type (bfloat16 as float32)."""
-        tensors = []
-        for slot, part in self._parts(vector):
-            kind = "float32" if slot.dtype == "bfloat16" else slot.dtype
-            with np.errstate(over="ignore"):
-                array = part.astype(kind)
-            if not np.isfinite(array).all():
-                raise BadData(
-                    f"the sum of tensor {called(slot.name)} does not fit {slot.dtype}",
-                    "aggregate.h5 has it; start the next round with gradients in float32",
-                )
-            tensors.append(Tensor(slot.name, slot.dtype, array))
+        parts = self._parts(vector)
+        return self._gradient(
+            [Tensor(slot.name, slot.dtype, _fitted(slot, part)) for slot, part in parts]
+        )
+
+    def unflatten_each(self, part: Callable[[int], npt.NDArray[np.float64]]) -> Gradient:
+        """The same, where `part` gives the flat values of each tensor, by its position: it is made
+        whenever its values are asked for."""
+
+        def lazy(position: int, slot: Slot) -> TensorInFile:
+            return TensorInFile(
+                slot.name,
+                slot.dtype,
+                slot.shape,
+                lambda: _fitted(slot, part(position).reshape(slot.shape)),
+            )
+
+        return self._gradient([lazy(*each) for each in enumerate(self.slots)])
+
+    def _gradient(self, tensors: Sequence[AnyTensor]) -> Gradient:
         ties = {other: slot.name for slot in self.slots for other in slot.also}
         return Gradient(tensors, self.left_out, sequence=self.sequence, ties=ties)
 
@@ -326,6 +335,19 @@ class Layout(Brief):
                     f"{counted(bad, 'value that is', 'values that are')} not finite",
                     "find out where NaN or Inf comes from; it would spoil everybody's sum",
                 )
+
+
+def _fitted(slot: Slot, part: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
+    """The values of a tensor in its type; refuse those that it cannot hold."""
+    kind = "float32" if slot.dtype == "bfloat16" else slot.dtype
+    with np.errstate(over="ignore"):
+        array = part.astype(kind)
+    if not np.isfinite(array).all():
+        raise BadData(
+            f"the sum of tensor {called(slot.name)} does not fit {slot.dtype}",
+            "aggregate.h5 has it; start the next round with gradients in float32",
+        )
+    return array
 
 
 def _slot(item: Any) -> Slot:

@@ -204,6 +204,16 @@ class Reduction(Brief):
             tensor.decode(part, basis, float(scale), flat[entries].reshape(tensor.shape))
         return flat
 
+    def decode_one(
+        self, position: int, symbols: SignedIntegers, basis: Basis, scale: float
+    ) -> Reals:
+        """The part of that vector which is one tensor."""
+        tensor = self.tensors[position]
+        out = np.empty(tensor.entries)
+        part = symbols[self.symbol_slices[position]].reshape(tensor.symbols_shape)
+        tensor.decode(part, basis, float(scale), out.reshape(tensor.shape))
+        return out
+
     def largest(self, reduced: Array) -> list[float]:
         """The largest magnitude of each tensor's symbols; those that are picked from have that of
         all of them."""

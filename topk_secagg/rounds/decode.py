@@ -29,6 +29,7 @@ from ..errors import (
 from ..gradients.arrays import Given, in_form
 from ..gradients.files import check_writable, write_gradient
 from ..gradients.quantise import beyond_clip
+from ..gradients.tensors import Gradient
 from ..progress import Progress, unheard
 from ..protocol.constructions import construction
 from ..protocol.decoding import decode as decode_answers
@@ -86,6 +87,13 @@ class DecodeReport(Brief):
     def vector(self) -> npt.NDArray[np.float64]:
         """The sum or the mean as one flat vector, (L,)."""
         return self.encoding.decoded(self.sparse) / self.divisor
+
+    @property
+    def tensors(self) -> Gradient:
+        """The same in the session's layout, each made when it is asked for: all of them are never
+        in memory at once."""
+        part = self.encoding.each_decoded(self.sparse)
+        return self.session.layout.unflatten_each(lambda at: part(at) / self.divisor)
 
     @property
     def total(self) -> Given:
@@ -158,8 +166,7 @@ def decode(
             report = replace(report, divisor=math.fsum(survivors.weights.values()))
         if written_to is not None:
             with whole_file(written_to, OWN) as stream:
-                tensors = space.session.layout.unflatten(report.vector)
-                write_gradient(stream, written_to.suffix, tensors)
+                write_gradient(stream, written_to.suffix, report.tensors)
         _remember(space, survivors, decoded_file.DECODED, _digest_of_sum(space))
     return report
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .. import labels
-from ..algebra.bases import Basis
+from ..algebra.bases import Basis, SignedIntegers
 from ..algebra.field import Integers, to_signed
 from ..algebra.randomness import Randomness
 from ..errors import BadData, about
@@ -97,9 +97,32 @@ class Encoding:
             flat = np.zeros(self.reduction.entries)
             flat[sparse.index] = dequantise(self.fixed, sparse.index, sparse.value)
             return flat
+        return self.reduction.decode(self._symbols(sparse), self.bases, self.scales)
+
+    def each_decoded(self, sparse: Sparse) -> Callable[[int], Reals]:
+        """The same tensor by tensor: the part of each, by its position, when it is asked for."""
+        if not self.reduction.is_identity:
+            symbols = self._symbols(sparse)
+            return lambda at: self.reduction.decode_one(
+                at, symbols, self.bases[at], self.scales[at]
+            )
+        slices = self.reduction.entry_slices
+
+        def part(at: int) -> Reals:
+            start, stop = slices[at].start, slices[at].stop
+            inside = (sparse.index >= start) & (sparse.index < stop)
+            index = sparse.index[inside]
+            values = np.zeros(stop - start)
+            values[index - start] = dequantise(self.fixed, index, sparse.value[inside])
+            return values
+
+        return part
+
+    def _symbols(self, sparse: Sparse) -> SignedIntegers:
+        """The reduced vector as signed integers, (n,)."""
         symbols = np.zeros(self.reduction.length, np.int64)
         symbols[sparse.index] = to_signed(sparse.value, self.fixed.field)
-        return self.reduction.decode(symbols, self.bases, self.scales)
+        return symbols
 
 
 class Chosen(NamedTuple):
