@@ -66,7 +66,9 @@ def init(console: Console, space: ts.Workspace, **options: Any) -> None:
     from topk_secagg.protocol.constructions import construction
     from topk_secagg.rounds.costs import footprint, offline_bytes_in
 
-    report = _start(console, space, options)
+    with console.progress() as progress:  # an example of a gradient may take seconds to read
+        progress("starting", 0, 1)
+        report = _start(console, space, options)
     show_start(console, report)
     space = report.round
     session = space.session

@@ -169,6 +169,14 @@ def test_a_note_on_a_terminal_breaks_between_words(tmp_path):
         assert name in seen
 
 
+def test_init_is_not_silent_while_it_reads_an_example(tmp_path):
+    np.save(tmp_path / "g.npy", np.ones(40))
+    more = ("--like", tmp_path / "g.npy", "--clip", "2")
+    code, seen = on_a_terminal("init", tmp_path / "r", *SMALL[:8], *more)
+    assert (code, "starting" in seen) == (0, True)
+    assert "starting" not in must("init", tmp_path / "other", *SMALL[:8], *more).err
+
+
 # a compiler that has the result already: what is said meanwhile does not depend on how long it
 # takes
 READY = """
