@@ -1,18 +1,18 @@
-"""Information-theoretic secure aggregation of top-K sparsified gradients.
+"""Secure aggregation of gradients: of their largest entries, of projections, or whole.
 
-    gradient ──> sparsify ──> quantise ──> mask ──> freeze ──> eliminate ──> decode ──> aggregate
-                                           ▲                      ▲
-    init ──> offline ── secret of user n ──┘                      │
-                └────── shares for every user m ──────────────────┘
+    gradient ──> reduce ──> quantise ──> mask ──> freeze ──> eliminate ──> decode ──> aggregate
+                                         ▲                      ▲
+    init ──> offline ── secret of user n ┘                      │
+                └────── keys or shares for every user m ────────┘
 
-`aggregate` runs a whole round in memory. Every command of the command line is a function of the
-same name with the same options, and the one that the command line calls. A round, a gradient and
-any other file may be given as a string or a path; each function returns a report.
+`aggregate` runs a whole round in memory, and the next one with `after=`. Every command is a
+function of the same name with the same options, and the one that the command line calls. A round, a
+gradient and any other file may be given as a string or a path; each function returns a report.
 
 Six packages, each importing only those before it: `algebra` (the field), `gradients` (reals in and
-out, which coordinates are sent), `protocol` (the phases of the paper, no files), `storage` (the
-files of a round), `rounds` (one function per command: read, compute, write) and `review` (plan,
-status, log and audit). `flower` is a seventh, which is optional: rounds over Flower.
+out, how they are reduced), `protocol` (the phases of the paper, no files), `storage` (the files of
+a round), `rounds` (one function per command: load, decide, spend) and `review` (plan, status, log
+and audit). `flower` is a seventh, which is optional: rounds over Flower.
 `docs/paper-map.md` leads from each symbol of the paper to the function that computes it.
 
 Names are loaded when first used: `topk-secagg --help` needs none of the numeric libraries.
