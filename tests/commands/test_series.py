@@ -555,10 +555,16 @@ class TestPins:
         """Somebody plays two rounds with other keys, and writes the name of this root into the
         second session.json."""
         root = Round(r0.recipe, tmp_path / "theirs/root", tmp_path / "their-keys").prepare()
-        root.play(upto="offline")
+        root.play(upto="decoded")
         fake = claimed(root.next_of_series(tmp_path / "theirs/impostor"), r0)
+        for path in (tmp_path / "theirs").glob("home-*/user-*.chain-*.h5"):
+            named = path.name.replace(session_of(root).id[:16], session_of(r0).id[:16])
+            own = shutil.copy(path, path.with_name(named))
+            rewrite(own, lambda a, _: a.__setitem__("series", session_of(r0).id))
         for n in ALL:
             must(*fake.offline(n, "--from", root.folder))
+        for path in (tmp_path / "theirs").glob("home-*/user-*.sent"):
+            path.unlink()  # they may send again what they like
         return fake.play(after="offline")
 
     def test_nobody_is_fooled_by_a_round_of_strangers_that_names_the_root(
