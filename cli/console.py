@@ -207,9 +207,7 @@ class Console:
         )
         for row in rows:
             table.add_row(*(Text(printable(cell), overflow="fold") for cell in row))
-        screen = Screen(
-            width=screen_width(sys.stdout) or _WIDTH, highlight=False, color_system=None
-        )
+        screen = Screen(width=table_width(sys.stdout), highlight=False, color_system=None)
         with screen.capture() as drawn:
             screen.print(table)
         self.line(*map(str.rstrip, drawn.get().rstrip().splitlines()))
@@ -251,16 +249,20 @@ class Console:
 
 
 def screen_width(stream: Any) -> int | None:
-    """The columns of COLUMNS, or else of the terminal that a stream writes to; None where it is a
-    file or a pipe."""
-    wanted = os.environ.get("COLUMNS", "")
-    if wanted.isdecimal() and int(wanted):
-        return int(wanted)
+    """The columns of the terminal that a stream writes to; None where it is a file or a pipe."""
     if not stream or not stream.isatty():
         return None
     import shutil  # here and below: most output goes to no terminal, and start-up is short
 
-    return shutil.get_terminal_size().columns
+    return shutil.get_terminal_size().columns  # those of COLUMNS, where that is set
+
+
+def table_width(stream: Any) -> int:
+    """The same, for a table: in a file or a pipe COLUMNS counts. Sentences stay whole there."""
+    wanted = os.environ.get("COLUMNS", "")
+    if wanted.isdecimal() and int(wanted):
+        return int(wanted)
+    return screen_width(stream) or _WIDTH
 
 
 def fitted(text: str, stream: Any) -> str:

@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from played import RECIPES, Round, Stages, assert_one_error, call, contents, is_root, leftovers
 
 os.umask(0o022)
+os.environ.pop("COLUMNS", None)  # tables are as wide as in any pipe
 
 settings.register_profile(
     "repeatable",

@@ -576,19 +576,19 @@ class TestRefused77:
         r = round_at("decoded")
         clip = r.recipe.clip
         for more, differs in {
-            "--clip 2": f": clip is {clip!r} there and 2.0 here",
+            "--clip 2": f": the clip is {clip:g} there and 2 here",
             "--max-weight 2": ": max_weight is 1.0 there and 2.0 here",
             "--field 4294967291": ": field is 4281076801 there and 4294967291 here",
             "--freezer 2": ": freezer is 1 there and 2 here",
             "--users 6": ": users is 5 there and 6 here",
             "--users 6 --clip 2": (
-                f": users is 5 there and 6 here, clip is {clip!r} there and 2.0 here"
+                f": users is 5 there and 6 here, the clip is {clip:g} there and 2 here"
             ),
             "--length 2000": f": length is {r.recipe.length} there and 2000 here, the layout of",
         }.items():
             said = refuses(77, *r.init(*words(more))).err
             assert f"session.json exists, with other parameters{differs}" in said
-        assert f"clip is {clip!r} there and 2.0 here" in refuses(77, *r.run("--clip", 2)).err
+        assert f"the clip is {clip:g} there and 2 here" in refuses(77, *r.run("--clip", 2)).err
 
     @every
     @pytest.mark.parametrize("stage", ["masked", "decoded"])
@@ -763,7 +763,7 @@ class TestUsage2:
             ("--max-weight inf", "the largest weight is inf"),
             ("--picks 0", "0 picks per bucket"),
             ("--picks -1", "-1 picks per bucket"),
-            ("--top-k 4 --picks 5", "cannot pick more than the 4 coordinates"),
+            ("--top-k 3 --picks 5", "cannot pick more than the 4 coordinates"),
             ("--picks 2 --construction permutation", NOT_OF_PERMUTATION),
             ("--blocks 2", "no such option '--blocks'"),
             ("--spare 1", "no such option '--spare'"),
@@ -774,7 +774,7 @@ class TestUsage2:
             ("--construction magic", "invalid value for '--construction': 'magic'"),
             ("--construction rotation", "invalid value for '--construction': 'rotation'"),
             ("--elimination dense", "no such option '--elimination'"),
-            ("--density 0.5", "give either --top-k K or --density SHARE"),
+            ("--density 0.5", "give one of --top-k K, --density SHARE, --rank R and --whole"),
             (
                 "--like x.npy",
                 ("both a gradient file and a length", "give either --like FILE or --length L"),
@@ -799,7 +799,7 @@ class TestUsage2:
             (f"{FIVE_USERS} --density 0 --length 4", "a density of 0 is not between"),
             (f"{FIVE_USERS} --density 1.5 --length 4", "a density of 1.5 is not between"),
             (f"{FIVE_USERS} --density nan --length 4", "a density of nan is not between"),
-            (f"{FIVE_USERS} --length 4", "give either --top-k K or --density SHARE"),
+            (f"{FIVE_USERS} --length 4", "give one of --top-k K, --density SHARE, --rank R"),
             (f"{FIVE_USERS} --top-k 2", "give either --like FILE or --length L"),
             (f"{FIVE_USERS} --top-k 2 --like x.txt", "no reader for '.txt' files"),
             ("--survivors 3 --colluders 1 --top-k 2 --length 4", "missing option '--users'"),
@@ -844,7 +844,7 @@ class TestUsage2:
             ("freeze", "missing argument 'ROUND'"),
             ("forget", "missing argument 'ROUND'"),
             ("decode", "missing argument 'ROUND'"),
-            ("inspect", "missing argument 'FILE...'"),
+            ("inspect", "missing argument 'FILE...|ROUND'"),
             ("run ROUND", "missing option '--gradients'"),
             ("mask ROUND --user", "option '--user' requires an argument"),
             ("freeze ROUND extra", "unexpected extra argument (extra)"),
@@ -916,7 +916,7 @@ class TestUsage2:
             ("decode ROUND --output EMPTY", "--output"),
             ("audit ROUND --report EMPTY", "--report"),
             ("audit ROUND --identity EMPTY", "--identity"),
-            ("inspect EMPTY", "FILE..."),
+            ("inspect EMPTY", "FILE...|ROUND"),
             ("keygen --user 1 --secrets EMPTY", "--secrets"),
             ("run new --gradients EMPTY", "--gradients"),
             ("run new --gradients a.npy --weights EMPTY", "--weights"),

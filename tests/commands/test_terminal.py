@@ -66,10 +66,12 @@ def test_plan_fits_80_columns_and_breaks_no_word(options):
 
 
 @pytest.mark.parametrize("columns", [70, 100])
-def test_columns_counts_in_a_pipe_too(monkeypatch, columns):
+def test_columns_counts_for_tables_in_a_pipe_and_sentences_stay_whole(monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
     lines = must("plan", *SMALL).out.splitlines()
-    assert columns // 2 < max(map(len, lines)) <= columns
+    end = next(at for at, line in enumerate(lines) if line.startswith("SecAgg+ "))
+    assert columns // 2 < max(map(len, lines[: end + 1])) <= columns
+    assert any(len(line) > columns for line in lines[end + 1 :])
 
 
 @pytest.mark.parametrize("nonsense", ["", "0", "-1", "wide"])
