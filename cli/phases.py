@@ -443,7 +443,11 @@ def agreement_line(colluders: int, report: DecodeReport, *, guilty: bool = False
     "Decode the aggregate.",
     *o.space_options,
     *o.output_options,
-    o.flag("--strict", "Refuse if any answer is damaged or disagrees, or fewer than D + 2T agree."),
+    o.flag(
+        "--strict",
+        "Refuse a damaged answer or one that disagrees, fewer than D + 2T that agree, and a sum "
+        "beyond the clip.",
+    ),
     *o.pin_options,
     *o.limit_options,
     example="round --output sum.pt",

@@ -19,6 +19,7 @@ from ..algebra.field import Symbols
 from ..algebra.randomness import KEY_BYTES, CipherRandomness
 from ..brief import Brief
 from ..errors import (
+    Advice,
     BadData,
     InputMissing,
     SecAggError,
@@ -120,7 +121,8 @@ def decode(
     mean: divide what `output` gets, and `total` of the report, by the sum of the survivors'
         weights.
     strict: refuse an answer that cannot be read, or is for another survivor set, instead of leaving
-        it out, and any sum that T users could have forged: all answers must agree, and be D + 2T.
+        it out, any sum that T users could have forged (all answers must agree, and be D + 2T), and
+        one that is larger than honest users can make it.
     progress: called with the share that is done, 0 to 1.
     secrets: the folder of secrets and ledgers, instead of the round's own.
     session: refuse any other session than this one; at least 16 of its digits.
@@ -154,6 +156,8 @@ def decode(
         except (BadData, TooFewSurvivors):  # is a file damaged? it is left out
             with _failing(space, survivors, strict=strict):
                 report = decoding(verify=True)
+        if strict:
+            _check_within_clip(report)
         if not _decoded_by_others(space, survivors, report.sparse):
             aggregate_file.write(
                 space,
@@ -169,6 +173,17 @@ def decode(
                 write_gradient(stream, written_to.suffix, report.tensors)
         _remember(space, survivors, decoded_file.DECODED, _digest_of_sum(space))
     return report
+
+
+def _check_within_clip(report: DecodeReport) -> None:
+    """Refuse a sum that a user made larger than all clips allow."""
+    if report.beyond_clip:
+        larger = counted(report.beyond_clip, "coordinate is", "coordinates are")
+        raise BadData(
+            f"{larger} larger than any sum of the survivors' clipped gradients",
+            "somebody sent more than the clip; nobody can tell who",
+            Advice.STRICT,
+        )
 
 
 def _remember(space: Workspace, survivors: Survivors, outcome: str, sum_digest: str | None) -> None:
