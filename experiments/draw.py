@@ -266,7 +266,9 @@ def picture(lines: list[Line], path: Path, xlabel: str, ylabel: str, *, log: boo
     figure, panel = plt.subplots(figsize=(6.4, 4.1 + 0.26 * len(lines)), layout="constrained")
     colours = (INK, *COLOURS)
     for number, line in enumerate(lines, 1):
-        draw_line(panel, line, number, colours[(number - 1) % len(colours)])
+        # each number has its own place along the curves, so that none covers another
+        place = (number + 2) / (len(lines) + 3)
+        draw_line(panel, line, number, colours[(number - 1) % len(colours)], place)
     if log:
         panel.set_xscale("log")
     panel.set(xlabel=xlabel, ylabel=ylabel)
@@ -281,8 +283,9 @@ def picture(lines: list[Line], path: Path, xlabel: str, ylabel: str, *, log: boo
     print(path.name, file=sys.stderr)
 
 
-def draw_line(panel: Axes, line: Line, number: int, colour: str) -> None:
-    """The mean, the range, and the number in a disc at the end."""
+def draw_line(panel: Axes, line: Line, number: int, colour: str, place: float) -> None:
+    """The mean, the range, and the number in a disc: at the end of a curve that stops early, and
+    of others at this place between 0 and 1."""
     columns = list(zip(*line.seeds, strict=True))
     if len(line.seeds) > 1:
         low, high = [min(c) for c in columns], [max(c) for c in columns]
@@ -291,7 +294,7 @@ def draw_line(panel: Axes, line: Line, number: int, colour: str) -> None:
     panel.plot(
         line.x, mean, label=f"{number}  {line.label}", color=colour, ls=line.style, linewidth=1.8
     )
-    at = len(line.x) * (number % 3 + 3) // 6 - 1 if line.x[-1] == panel.dataLim.x1 else -1
+    at = round(len(line.x) * place) - 1 if line.x[-1] == panel.dataLim.x1 else -1
     panel.plot(line.x[at], mean[at], "o", color=colour, ms=11, zorder=3)
     panel.annotate(
         str(number), (line.x[at], mean[at]), color=PAPER, ha="center", va="center", fontsize=9,
