@@ -42,7 +42,7 @@ def laws(p: Parameters, masked: Sequence[Masked]) -> list[Law]:
     if c.has_indices:
         indices = [x.index for x in masked]
         subject = "The indices, which hide the chosen ones,"
-        uniform.append(Law(c.index_name, subject, indices, c.index_bound, distinct=True))
+        uniform.append(Law(c.index_name, subject, indices, bound=c.index_bound, distinct=True))
     return uniform
 
 
