@@ -71,7 +71,6 @@ class Ours:
 
     def start(self, gradients: Gradients, length: int) -> None:
         """The parameters of a round."""
-        from topk_secagg.gradients.quantise import FixedPoint, quantisation_scale
         from topk_secagg.protocol.constructions import construction
         from topk_secagg.rounds.options import choose_parameters
         from topk_secagg.rounds.sending import Encoding
@@ -88,8 +87,7 @@ class Ours:
             parameters=p,
             reduction=reduction,
             bases=reduction.first_bases(self.names, bytes(16)),
-            scales=[quantisation_scale(p.field, N, self.clip)] * len(clips),
-            fixed=FixedPoint.of(p.field, N, p.max_weight, reduction.clip_runs(clips)),
+            clips=clips,
         )
 
     def offline(self) -> float:

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from topk_secagg.algebra.randomness import CipherRandomness
 from topk_secagg.gradients import select
-from topk_secagg.gradients.quantise import FixedPoint
 from topk_secagg.gradients.reduce import Reduction
 from topk_secagg.gradients.select import bucket_top, top_k
 from topk_secagg.protocol.parameters import Parameters
@@ -91,8 +90,7 @@ def random_selections(p: Parameters, count: int) -> np.ndarray:
     source = CipherRandomness(bytes(32))
     gradient = np.ones(p.length)
     sources = (source.child(str(i)) for i in range(count))
-    fixed = FixedPoint.of(p.field, p.users, 1.0, [(p.length, 1.0)])
-    encoding = Encoding(p, Reduction.top_k([(p.length,)]), [], [], fixed)
+    encoding = Encoding(p, Reduction.top_k([(p.length,)]), [], [1.0])
     each_prepared = (
         prepare(encoding, each, gradient, 1.0, "random", saturate=False) for each in sources
     )

@@ -63,11 +63,11 @@ def matrix_of(tensor):
 def decoded(report, total):
     """The sum from its symbols, as fractions: y B' or B y, entry by entry."""
     found = []
-    clips = report.ended.clips
+    clips = report.ended.encoding.clips
     p = report.parameters
     for tensor, basis, clip, place in zip(
         report.reduction.tensors,
-        report.ended.bases,
+        report.ended.encoding.bases,
         clips,
         report.reduction.symbol_slices,
         strict=True,
@@ -136,7 +136,7 @@ class TestBasis:
             SHAPES,
             first.reduction.tensors,
             first.reduction.symbol_slices,
-            second.ended.bases,
+            second.ended.encoding.bases,
             strict=True,
         ):
             if before.kind == "whole":

@@ -41,7 +41,6 @@ from topk_secagg.algebra.field import to_field, to_signed
 from topk_secagg.algebra.randomness import CipherRandomness, Randomness
 from topk_secagg.gradients.layout import Layout, Slot
 from topk_secagg.gradients.low_rank import LEFT, RIGHT
-from topk_secagg.gradients.quantise import FixedPoint
 from topk_secagg.gradients.reduce import Reduction
 from topk_secagg.protocol.deal import Deal, drawn_key
 from topk_secagg.protocol.held import WrittenShares
@@ -433,10 +432,7 @@ def after_first_sum(
     last = LastSum(
         name=NAME,
         layout=layout,
-        reduction=lab.reductions[FIRST],
-        bases=first_bases,
-        clips=[CLIP] * len(lab.setup.shapes),
-        parameters=lab.p,
+        encoding=_encoding(lab, FIRST, first_bases),
         total=sparse,
     )
     following = after_sum(lab.reductions[FIRST], layout, NONCE.hex(), last)
@@ -449,12 +445,15 @@ def signed(lab: SeriesLab, total: bytes) -> Array:
     return to_signed(np.frombuffer(total, dtype=np.uint8).astype(np.uint32), lab.q)
 
 
+def _encoding(lab: SeriesLab, i: int, basis: Bases) -> Encoding:
+    """One clip for all tensors."""
+    clips = [CLIP] * len(lab.setup.shapes)
+    return Encoding(lab.labs[i].p, lab.reductions[i], basis, clips)
+
+
 def _encoded(lab: SeriesLab, i: int, gradients: Gradients, basis: Bases) -> dict[int, Sparse]:
     """The symbols of every user, by the package; each rounds with a source of its own."""
-    p, reduction = lab.labs[i].p, lab.reductions[i]
-    fixed = FixedPoint.of(lab.q, p.users, p.max_weight, [(reduction.length, CLIP)])
-    scales = [run.scale for run in fixed.runs] * len(lab.setup.shapes)
-    encoding = Encoding(p, reduction, basis, scales, fixed)
+    encoding = _encoding(lab, i, basis)
     source: Any = CipherRandomness(bytes(32))
     return {
         m: prepare(encoding, source, flat[i].reshape(-1), 1.0, "top", saturate=True).chosen.sparse

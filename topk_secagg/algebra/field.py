@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 DEFAULT_FIELD = 4281076801  # 2^6 3^5 5^2 7 11^2 13 + 1: q - 1 has 1512 divisors
 SMALL_FIELD = 65521  # 2^4 3^2 5 7 13 + 1: symbols of two bytes
-BYTE_FIELD = 251  # the largest prime below 2^8: symbols of one byte
 
 Symbols = npt.NDArray[np.uint32]
 Integers = npt.NDArray[Any]

@@ -23,7 +23,6 @@ Shape = tuple[int, ...]
 TOP_K = "top-k"
 WHOLE = "whole"
 LOW_RANK = "low-rank"
-KINDS = (TOP_K, WHOLE, LOW_RANK)
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,14 @@ Every constraint of the scheme is checked here, when the parameters are made.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..algebra.field import DEFAULT_FIELD, is_prime, stored_type
 from ..brief import Brief
 from ..errors import Advice, counted
-from ..gradients.quantise import LARGEST_CLIP
+from ..gradients.quantise import LARGEST_CLIP, FixedPoint, quantisation_scale
 from .buckets import Buckets, bucket_count, buckets_for
 from .permutation_rules import PermutationRules
 from .rules import KEYS as KEYS
@@ -145,6 +146,14 @@ class Parameters(Brief):
     def largest(self) -> int:
         """The largest magnitude of a quantised value: N of them do not wrap."""
         return (self.field - 1) // 2 // self.users
+
+    def fixed_point(self, clip_runs: Iterable[tuple[int, float]]) -> FixedPoint:
+        """How reals are written in the field; so many symbols behind each other have which clip."""
+        return FixedPoint.of(self.field, self.users, self.max_weight, clip_runs)
+
+    def scale(self, clip: float) -> int:
+        """Steps per unit of a tensor with this clip."""
+        return quantisation_scale(self.field, self.users, clip, self.max_weight)
 
     @property
     def symbol_bytes(self) -> int:

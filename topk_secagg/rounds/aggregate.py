@@ -16,7 +16,7 @@ from ..errors import Advice, UsageError, about
 from ..gradients.arrays import Form, Vector, refuse_path
 from ..gradients.arrays import Given as Gradient
 from ..gradients.layout import Layout
-from ..gradients.quantise import FixedPoint, check_clips, quantisation_scale
+from ..gradients.quantise import FixedPoint, check_clips
 from ..gradients.reduce import Reduction
 from ..protocol.messages import Sparse
 from ..protocol.parameters import Parameters
@@ -163,9 +163,7 @@ def aggregate(
         notes += (clip_note(clips, residuals=residuals is not None),)
     if not saturate and residuals is None:
         check_clips(clips, {str(n): values for n, values in largest.items()})
-    fixed = FixedPoint.of(p.field, p.users, p.max_weight, reduction.clip_runs(clips))
-    scales = [quantisation_scale(p.field, p.users, clip, p.max_weight) for clip in clips]
-    encoding = Encoding(p, reduction, following.bases, scales, fixed)
+    encoding = Encoding(p, reduction, following.bases, clips)
 
     key = entropy.draw(KEY_BYTES, "a round in memory")
 
@@ -199,7 +197,7 @@ def aggregate(
         answering=u2,
         parameters=p,
         reduction=reduction,
-        fixed_point=fixed,
+        fixed_point=encoding.fixed,
         clipped=sum(each.clipped for each in every.values()),
         kept_energy=min(each.kept_energy for each in every.values()),
         rounding_error=max(errors, default=None),
@@ -208,10 +206,7 @@ def aggregate(
         ended=LastSum(
             name=entropy.draw(KEY_BYTES, "name of a round in memory"),
             layout=form.layout,
-            reduction=reduction,
-            bases=following.bases,
-            clips=clips,
-            parameters=p,
+            encoding=encoding,
             total=total,
         ),
         options={**asked, "field": p.field},

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from ..algebra.bases import Basis, SignedIntegers
-from ..algebra.field import to_signed
 from ..errors import Advice, InputMissing, UsageError
 from ..gradients.layout import Layout
-from ..gradients.quantise import quantisation_scale
 from ..gradients.reduce import CLIP_FACTOR, CLIP_FACTOR_OF_BYTES, Reduction
 from ..gradients.reduced import Reals
 from ..protocol.messages import Sparse
 from ..protocol.parameters import Parameters
 from ..storage.basis import of_round
 from ..storage.workspace import Workspace
+from .sending import Encoding
 
 FIRST_OF_LOW_RANK = (
     "a first round of low rank only finds the basis: the next rounds of the series hold the "
@@ -33,25 +29,18 @@ class LastSum:
 
     name: bytes
     layout: Layout
-    reduction: Reduction
-    bases: Sequence[Basis]
-    clips: Sequence[float]
-    parameters: Parameters
+    encoding: Encoding
     total: Sparse
 
     @property
     def symbols(self) -> SignedIntegers:
         """(n,), with zeros where nothing was sent."""
-        symbols = np.zeros(self.reduction.length, np.int64)
-        symbols[self.total.index] = to_signed(self.total.value, self.parameters.field)
-        return symbols
+        return self.encoding.symbols(self.total)
 
     @property
     def flat(self) -> Reals:
         """The decoded sum, (L,)."""
-        p = self.parameters
-        scales = [quantisation_scale(p.field, p.users, clip, p.max_weight) for clip in self.clips]
-        return self.reduction.decode(self.symbols, self.bases, scales)
+        return self.encoding.decoded(self.total)
 
 
 def last_sum(before: Workspace) -> LastSum | None:
@@ -68,10 +57,7 @@ def last_sum(before: Workspace) -> LastSum | None:
     return LastSum(
         name=bytes.fromhex(s.id),
         layout=s.layout,
-        reduction=s.reduction,
-        bases=of_round(before),
-        clips=s.clips,
-        parameters=s.parameters,
+        encoding=Encoding.of(s, of_round(before)),
         total=total,
     )
 
@@ -91,10 +77,11 @@ def first(reduction: Reduction, layout: Layout, nonce: str) -> Following:
 
 def after_sum(reduction: Reduction, layout: Layout, nonce: str, last: LastSum) -> Following:
     """Of a round that goes on from a sum: on the other side, and on the basis of its symbols."""
-    if not _goes_on(reduction, layout, last.reduction, last.layout):
+    before = last.encoding.reduction
+    if not _goes_on(reduction, layout, before, last.layout):
         return first(reduction, layout, nonce)
-    turned = _on_side(reduction, last.reduction.next_side())
-    bases = turned.next_bases(last.reduction, last.symbols, _names(layout), last.name)
+    turned = _on_side(reduction, before.next_side())
+    bases = turned.next_bases(before, last.symbols, _names(layout), last.name)
     return Following(turned, bases)
 
 
@@ -143,12 +130,12 @@ def clips_after(
         raise UsageError(
             f"a factor of {factor:g} for the clip", "give a positive number, such as 2"
         )
-    if layout.length != last.layout.length or len(layout.slots) != len(last.clips):
+    if layout.length != last.layout.length or len(layout.slots) != len(last.encoding.clips):
         raise UsageError(
             "the clip comes from a sum of other tensors", "choose a clip", Advice.CHOOSE_CLIP
         )
-    by_weight = factor / last.parameters.max_weight
-    clips = following.reduction.clips(last.flat, following.bases, last.clips, by_weight)
+    by_weight = factor / last.encoding.parameters.max_weight
+    clips = following.reduction.clips(last.flat, following.bases, last.encoding.clips, by_weight)
     return tuple(clips)
 
 

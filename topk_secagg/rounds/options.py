@@ -354,9 +354,7 @@ class Choice:
     @property
     def fixed_point(self) -> FixedPoint:
         """How the round writes reals in its field."""
-        p = self.parameters
-        runs = self.reduction.clip_runs(self.clips)
-        return FixedPoint.of(p.field, p.users, p.max_weight, runs)
+        return self.parameters.fixed_point(self.reduction.clip_runs(self.clips))
 
 
 def check_known(options: Iterable[str], known: Collection[str]) -> None:

@@ -77,15 +77,22 @@ class Encoding:
     parameters: Parameters
     reduction: Reduction
     bases: Sequence[Basis]
-    scales: Sequence[int]
-    fixed: FixedPoint
+    clips: Sequence[float]
 
     @staticmethod
     def of(session: Session, bases: Sequence[Basis]) -> Encoding:
         """That of a session, on these bases."""
-        return Encoding(
-            session.parameters, session.reduction, bases, session.scales, session.fixed_point
-        )
+        return Encoding(session.parameters, session.reduction, bases, session.clips)
+
+    @cached_property
+    def fixed(self) -> FixedPoint:
+        """How symbols stand for reals."""
+        return self.parameters.fixed_point(self.reduction.clip_runs(self.clips))
+
+    @cached_property
+    def scales(self) -> list[int]:
+        """Steps per unit, of each tensor."""
+        return [self.parameters.scale(clip) for clip in self.clips]
 
     def reduced(self, flat: Vector) -> Vector:
         """The reduced vector of a gradient."""
@@ -97,12 +104,12 @@ class Encoding:
             flat = np.zeros(self.reduction.entries)
             flat[sparse.index] = dequantise(self.fixed, sparse.index, sparse.value)
             return flat
-        return self.reduction.decode(self._symbols(sparse), self.bases, self.scales)
+        return self.reduction.decode(self.symbols(sparse), self.bases, self.scales)
 
     def each_decoded(self, sparse: Sparse) -> Callable[[int], Reals]:
         """The same tensor by tensor: the part of each, by its position, when it is asked for."""
         if not self.reduction.is_identity:
-            symbols = self._symbols(sparse)
+            symbols = self.symbols(sparse)
             return lambda at: self.reduction.decode_one(
                 at, symbols, self.bases[at], self.scales[at]
             )
@@ -118,7 +125,7 @@ class Encoding:
 
         return part
 
-    def _symbols(self, sparse: Sparse) -> SignedIntegers:
+    def symbols(self, sparse: Sparse) -> SignedIntegers:
         """The reduced vector as signed integers, (n,)."""
         symbols = np.zeros(self.reduction.length, np.int64)
         symbols[sparse.index] = to_signed(sparse.value, self.fixed.field)

@@ -12,7 +12,7 @@ from typing import Annotated, Any, get_type_hints
 from ..brief import Brief
 from ..errors import Advice, BadData, UsageError
 from ..gradients.layout import LONGEST_NAME, Layout
-from ..gradients.quantise import FixedPoint, quantisation_scale
+from ..gradients.quantise import FixedPoint
 from ..gradients.reduce import Reduction
 from ..protocol.constructions import construction
 from ..protocol.deal import Block, Deal
@@ -83,18 +83,12 @@ class Session(Brief):
     @cached_property
     def fixed_point(self) -> FixedPoint:
         """How the round writes reals in its field."""
-        p = self.parameters
-        runs = self.reduction.clip_runs(self.clips)
-        return FixedPoint.of(p.field, p.users, max_weight=p.max_weight, clips=runs)
+        return self.parameters.fixed_point(self.reduction.clip_runs(self.clips))
 
     @property
     def scales(self) -> list[int]:
         """Steps per unit, of each tensor."""
-        p = self.parameters
-        return [
-            quantisation_scale(p.field, p.users, clip, max_weight=p.max_weight)
-            for clip in self.clips
-        ]
+        return [self.parameters.scale(clip) for clip in self.clips]
 
     @property
     def names(self) -> list[str]:
