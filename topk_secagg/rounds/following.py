@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ..algebra.bases import Basis, SignedIntegers
+from ..algebra.bases import Basis, SignedIntegers, digest
 from ..errors import Advice, InputMissing, UsageError
 from ..gradients.layout import Layout
 from ..gradients.reduce import CLIP_FACTOR, CLIP_FACTOR_OF_BYTES, Reduction
@@ -68,6 +68,11 @@ class Following:
 
     reduction: Reduction
     bases: list[Basis]
+
+    @property
+    def digest(self) -> str | None:
+        """Of the bases, as session.json has it; None where nothing is projected."""
+        return digest(self.bases) if self.reduction.has_basis else None
 
 
 def first(reduction: Reduction, layout: Layout, nonce: str) -> Following:

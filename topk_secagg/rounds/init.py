@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
 from ..algebra import entropy
-from ..algebra.bases import Basis, digest
+from ..algebra.bases import Basis
 from ..brief import Brief
 from ..errors import Advice, Refused, SecAggError, UsageError
 from ..gradients.layout import Layout
@@ -175,29 +176,29 @@ def start_chosen(
     `init`.
     """
     p = choice.parameters
-    decay = options.get("feedback_decay")
+    decay = _decay(options.get("feedback_decay"), 1.0)
     recipients = optional_path("recipients", options.get("recipients"))
     points = construction(p).points()
-    session = Session(
+    session = partial(
+        Session,
         parameters=p,
         points=points,
         layout=choice.layout,
         reduction=choice.reduction,
-        clips=choice.clips,
-        basis=_ANY if choice.reduction.has_basis else None,
         weight_name=options.get("weight_name"),
         context=context_digest(options.get("context")),
         family=find_family(p, points) if p.dealing == KEYS else None,
         recipients=read_recipients(recipients, p.users) if recipients else None,
         freezer=_freezer(options),
         confirm=bool(options.get("confirm")),
-        feedback_decay=1.0 if decay is None else real_number("feedback_decay", decay),
+        feedback_decay=decay,
     )
 
     def drafted(nonce: str) -> _Draft:
         following = first(choice.reduction, choice.layout, nonce)
-        clips = fit(choice.layout, following, session.feedback_decay) if fit else None
-        return _on_basis(replace(session, clips=clips or choice.clips), nonce, following)
+        clips = fit(choice.layout, following, decay) if fit else None
+        draft = session(clips=clips or choice.clips, basis=following.digest, nonce=nonce)
+        return _Draft(draft, following.bases)
 
     space, new = _write_session(root, drafted, distributed=distributed)
     of_rank = (FIRST_OF_LOW_RANK,) if choice.reduction.has_basis else ()
@@ -208,6 +209,11 @@ def start_chosen(
         notes=(*choice.notes, *of_rank),
         warnings=_warnings(p),
     )
+
+
+def _decay(given: Any, usual: float) -> float:
+    """What is left of a residual in the next round."""
+    return usual if given is None else real_number("feedback_decay", given)
 
 
 def _freezer(options: SessionOptions) -> int | None:
@@ -272,7 +278,7 @@ def start_like(
     # a sum that came after the round was started changes nothing
     goes_on = there is None or there.before == session.id
     last = last_sum(before) if goes_on and _reads_sum(reduction, clip_from_sum) else None
-    decay = real_number("feedback_decay", given.get("feedback_decay", session.feedback_decay))
+    decay = _decay(given.get("feedback_decay"), session.feedback_decay)
 
     def drafted(nonce: str) -> _Draft:
         following = _following(reduction, layout, nonce, before, last)
@@ -286,14 +292,15 @@ def start_like(
             layout=layout,
             reduction=following.reduction,
             clips=fitting or chosen_clips(following, of_side),
-            basis=_ANY if following.reduction.has_basis else None,
+            basis=following.digest,
+            nonce=nonce,
             weight_name=given.get("weight_name", session.weight_name),
             context=context_digest(given.get("context")),
             series=None if new_keys else _later(before, generation, there),
             before=_before(before, there),
             feedback_decay=decay,
         )
-        return _on_basis(draft, nonce, following)
+        return _Draft(draft, following.bases)
 
     def chosen_clips(following: Following, p: Parameters) -> Clips:
         return _clips(
@@ -390,20 +397,11 @@ def _before(before: Workspace, there: Session | None) -> str | None:
     return session.before
 
 
-_ANY = "0" * 64  # stands for the digest of a basis until there is one
-
-
 class _Draft(NamedTuple):
     """A session that is to be written, and its basis."""
 
     session: Session
     bases: list[Basis]
-
-
-def _on_basis(session: Session, nonce: str, following: Following) -> _Draft:
-    """A session with its nonce and the digest of its basis."""
-    found = digest(following.bases) if following.reduction.has_basis else None
-    return _Draft(replace(session, nonce=nonce, basis=found), following.bases)
 
 
 def _write_session(
